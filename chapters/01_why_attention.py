@@ -101,9 +101,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # How long does a plain cell keep a word? A nudged word leaves the state changed a little, and each later step
 # multiplies this change by $W_h$, the same matrix whatever the word, and by the slope of $\tanh$, which is at most 1.
-# So it can hardly choose, word by word, what to keep. Forgetting is the obvious fault, so look first at its best-known
-# repair, which cures the forgetting, though not the limited space. The **LSTM** (long short-term memory) adds a second
-# state, the **cell state** $c$, whose path to the next step avoids the matrix and the slope:
+# So a plain cell can hardly choose, word by word, what to keep. The best-known repair is the **LSTM** (long short-term
+# memory). It adds a second state, the **cell state** $c$, whose path to the next step avoids the matrix and the slope:
 #
 # $$c' = f \odot c + i \odot g .$$
 #
@@ -112,9 +111,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Along this path a change is multiplied only by $f$, which is computed for each word: near 1 to keep, near 0 to forget.
 #
-# The old state, $h$, is now the **hidden state**, what the cell shows of its memory: $h' = o \odot \tanh c'$. While $o$
-# is near 0, a number can stay in $c$ unseen, and be used later. The vectors $f$, $i$, $o$ and $g$ are computed from $x$
-# and $h$, each with a $W_x$, a $W_h$ and a $b$ of its own:
+# The state of the plain cell, $h$, is now the **hidden state**, what the cell shows of its memory:
+# $h' = o \odot \tanh c'$. While $o$ is near 0, a number can stay in $c$ unseen, and be used later. The vectors $f$,
+# $i$, $o$ and $g$ are computed from $x$ and $h$, each with a $W_x$, a $W_h$ and a $b$ of its own:
 #
 # | | name | says | computed as |
 # |---|---|---|---|
@@ -155,7 +154,8 @@ drawing.text(6.8, 0.7, "h′")
 plt.show()
 
 # %% [markdown]
-# In code a step of the plain cell is one line, and the whole cells are folded below:
+# In code a step of the plain cell is one line. The whole cells are folded below. (As in PyTorch they have two biases,
+# whose sum is $b$. [Chapter 2](02_similarity.ipynb#multiply-and-add) explains the notation for shapes.)
 #
 # ```python
 # hidden = np.tanh(x @ w_x + hidden @ w_h + b)
@@ -214,20 +214,21 @@ def lstm_cell(
 # %% [markdown]
 # ## How fast do they forget?
 #
-# What does not reach the last state at the start sends back no gradient, so training could not learn to use it. So how
-# far does the last state move when a word is nudged? Each network reads 100 random words, vectors of 8 standard normal
-# numbers. Nothing is trained: these are weights from which training would start.
+# Training follows derivatives, so it hardly learns from a word that hardly moves the last state. How far, then, does the
+# last state move when a word is nudged? Each network reads 100 random words, vectors of 8 standard normal numbers.
+# Nothing is trained: these are weights from which training would start.
 #
-# Nudge a word in each of its 8 numbers in turn, and see how each number of the last state moves. These derivatives form
-# a matrix, the *Jacobian*. By the chain rule it is a product with a factor for each step, with $s_t$ for the whole state
-# ($h$ with 24 numbers, in the LSTM $h$ and $c$ with 24 each):
+# Nudge a word in each of its 8 numbers in turn, and see how each number of the last state moves. Each move, divided by
+# the nudge, is a derivative. Together they form a matrix, the *Jacobian*, with a row for each number of the word and a
+# column for each number of the state. By the chain rule it is a product with a factor for each step:
 #
 # $$\frac{\partial s_t}{\partial x_{t-k}} = \frac{\partial s_{t-k}}{\partial x_{t-k}} \;
 # \frac{\partial s_{t-k+1}}{\partial s_{t-k}} \cdots \frac{\partial s_t}{\partial s_{t-1}} .$$
 #
-# So if a typical step keeps a half, $0.5^k$ is left. The influence of the word $k$ steps back is the size of its matrix
-# (the root of the sum of the squared entries), divided by that for the latest word, which so has the influence 1. We
-# show the median of eight networks with different random weights.
+# Here $s_t$ is the whole state: in the plain cell $h$ with its $H = 24$ numbers, in the LSTM $h$ and $c$ with 48. So if a
+# typical step keeps a half, $0.5^k$ is left. The influence of the word $k$ steps back is the size of its matrix (the
+# root of the sum of the squared entries), divided by that for the latest word, so the latest word has the influence 1.
+# We show the median of eight networks with different random weights.
 #
 # How weights start is called **initialisation**. We compare:
 #
@@ -314,9 +315,9 @@ for name in names:
 # twenty words, so at its end its first word would have almost no effect in such an untrained network.
 #
 # Why so little? At each step a small change of the state is multiplied by $W_h$, and then each entry by the slope of
-# $\tanh$. At this start $W_h$ shrinks a typical change to $1/\sqrt 3 = 0.58$ of its length ([derived](#four-explanations)).
-# The slope, measured, takes 0.86 of that on average. Together they predict $0.58 \cdot 0.86 = 0.50$ a step. The folded
-# code measures both factors, and how much really is left:
+# $\tanh$. At this start $W_h$ shrinks a typical change to $1/\sqrt 3 = 0.58$ of its length
+# ([derived](#four-explanations)). The slope, measured, leaves 0.86 of that on average. Together they predict
+# $0.58 \cdot 0.86 = 0.50$ a step. The folded code measures both factors, and how much is really left:
 
 
 # %% matrix, slope and both, along 200 texts tags=["hide-input"]
@@ -379,9 +380,9 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # invented to overcome it.
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
-# **exploding gradient**, and the loss leaps up or becomes NaN (*not a number*). **Clipping** cures it: a gradient that
-# is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). It does not cure vanishing, because the far
-# words' share of the gradient stays as small as it was.
+# **exploding gradient**. In training the loss can then leap up or become NaN (*not a number*). **Clipping** helps: a
+# gradient that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). It does not help against
+# vanishing, because the far words' share of the gradient stays as small as it was.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -417,9 +418,8 @@ assert [round(end(others), 1) for end in (min, max)] == [0.2, 0.8]
 # %% [markdown]
 # ## How much do they hold?
 #
-# Suppose that forgetting were cured. Would that be enough? A better start makes influence last longer, but influence is
-# not yet memory. The last state may *depend* on the word 40 steps back, but can you tell from this state what the word
-# was?
+# A better start makes influence last longer. But influence is not yet memory. The last state may *depend* on the word
+# 40 steps back, but can you tell from this state what the word was?
 #
 # Let each cell read 4,000 random texts of 50 words, each word of 8 independent numbers. Then predict the word $k$ back
 # from the last state, with one matrix fitted by least squares (a *linear probe*). $R^2$ is the share of a number's
@@ -471,30 +471,30 @@ for name in names:
 
 # %% [markdown]
 # At most 24: **a linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**,
-# whatever the weights. The smallest case shows why. Let the state be one number that has read two, $h = x_1 + x_2$. From
-# $h$ you can guess half of each, in the sense of $R^2$. With $h = 2 x_1 + x_2$ the shares are 0.8 and 0.2. They always
-# sum to 1, so each number of the state has a budget of 1 to share among all that it has read, and 24 numbers have 24
-# ([proof](#why-not-more-than-24)).
+# whatever the weights. The smallest case shows why. Let the state be one number that has read two independent ones of
+# variance 1, $h = x_1 + x_2$. A linear fit to $h$ explains half of the variance of each. With $h = 2 x_1 + x_2$ the
+# shares are 0.8 and 0.2. They sum to 1, and with a $\tanh$ to at most 1. So one number has a budget of 1 to share among
+# all that it has read, and a state of 24 has 24 such budgets ([proof](#why-not-more-than-24)).
 #
 # Of 24 possible numbers the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more:
 # 21. It spreads nearly the same memory over more words.
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
-# a third. Influence is not recall: its $c$ still depends on the old word, but dozens of words are mixed in it, and each
-# explains only a small share. (That it recalls [82 percent of the latest word](#why-only-14-of-48), and the plain LSTM
+# a third. Its $c$ still depends on the old word, but dozens of words are mixed in $c$, and each explains only a small
+# share of it. (That it recalls [82 percent of the latest word](#why-only-14-of-48), and the LSTM with PyTorch's start
 # only 14 numbers of 48, has other reasons.)
 #
 # Training might choose what is worth keeping on average, *Lannister* rather than *a*, and a gate can choose which words
-# stay. But both choose before the question comes, and neither lifts the bound. From a state of 24 numbers no more than
-# three words of 8 are recalled.
+# stay. But both choose before the question comes, and neither lifts the bound. From a state of 24 numbers a linear fit
+# recalls at most three words of 8.
 #
 # Why not a larger state, then? It holds more, at a price: the state must grow with the text, and in these cells the
 # work of each step grows with the square of the state. Even 50 words of 8 numbers each need a state of 400. Its $W_h$
 # is $400 \times 400$, so a step takes more than $400^2$ multiplications.
 #
 # Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But the state stays as
-# wide as it is, however long the text. So forgetting can be repaired, and the bound cannot. The way out is to stop
-# compressing.
+# wide as it is, however long the text. So forgetting can be slowed, but the bound stays. The way out is to keep all the
+# words.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -616,7 +616,7 @@ for back in (1, 10, 40):
 #
 # Here are influence and recall of the four recurrent networks as curves. The horizontal line at 1, on the right, is
 # attention that is told where to look, as above. (The recurrent networks are told the distance, too: every point was
-# fitted for its own.)
+# fitted for its own distance.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a horizontal line at 1."}}
 colors = dict(
@@ -677,7 +677,7 @@ quiz.one_choice(
 # backwards helped ([Sutskever and others, 2014](https://arxiv.org/abs/1409.3215)), but the vector stayed as small as it
 # was.
 #
-# Here is the network; German *der Hund beißt ihn* is *the dog bites him*:
+# Here is such a network, reading forwards; German *der Hund beißt ihn* is *the dog bites him*:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The translation network before attention. The source words the dog bites him go one after the other through four encoder states; the last state, one vector, is all that reaches the decoder, whose states write der Hund beißt ihn."}}
 drawing = Diagram(7.4, 1.35)
@@ -755,16 +755,16 @@ plt.show()
 # The next state is the new $s$, so the scores change and the decoder looks elsewhere, mostly at the source words that
 # it is about to translate. Such a pairing of words is an **alignment** ([chapter 13](13_alignment.ipynb)).
 #
-# Nobody tells the decoder where to look: it learns where. Every step from the scores to the next word is
-# differentiable, so the gradient reaches the scores: where a little more of one source word in the blend would make the
-# right next word likelier, training pushes up the score of that source word. If the decoder took only the word with the
-# highest score, a form of *hard attention*, a small change of a score would change nothing, and the gradient could not
-# tell where to look instead.
+# Nobody tells the decoder where to look: it learns this. Every step from the scores to the next word is differentiable,
+# so the gradient reaches the scores: where a little more of one source word in the blend would make the right next word
+# likelier, training pushes up the score of that source word. If the decoder took only the word with the highest score,
+# a form of *hard attention*, a small change of a score would change nothing, and the gradient could not tell where to
+# look instead.
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written, another blend of all
 # the states, so no single state has to hold everything. And each $h_j$ is one step away from $c$, both for what it
 # hands over and for the gradient that comes back. Looking back helped where the old network failed: the network of 2014
-# translated sentences of 50 words and more as well as shorter ones.
+# translated sentences of 50 words and more no worse than shorter ones.
 #
 # ## The transformer: no recurrence at all
 #
@@ -782,8 +782,8 @@ plt.show()
 # the words, since a weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
 #
 # In the paper, *Attention Is All You Need*, the transformer translated from English into German better than anything
-# before, even ensembles of several models: 28.4 BLEU, more than 2 above them ([chapter 14](14_translation.ipynb)
-# explains the score).
+# before, even ensembles of several models: 28.4 BLEU, a score for translations ([chapter 14](14_translation.ipynb)
+# explains it), more than 2 above them.
 #
 # ## What does it cost?
 #
@@ -801,11 +801,11 @@ plt.show()
 #
 # The work has two parts. The first is the matrices. To multiply a word by a $d \times d$ matrix takes $d^2$
 # multiplications. A plain cell has two such matrices, and attention four: for what a word asks, what it is found by,
-# what it hands over, and what becomes of the result (chapters 4 and 6). The second part, in attention only, is the $n^2$
-# pairs of words: comparing the two takes $d$ multiplications, and multiplying a vector by its weight $d$ more. So the
-# work of attention is **quadratic** in $n$, and on long texts it becomes the more expensive one. Against an LSTM, which
-# has eight matrices, it does so beyond $2d$ words, with the original transformer's width, $d = 512$, about a thousand
-# ([counted below](#how-much-work-is-it)).
+# what it hands over, and what becomes of the result (chapters 4 and 6). The second part, in attention only, is the
+# $n^2$ pairs of words: comparing the two takes $d$ multiplications, and multiplying a vector by its weight $d$ more. So
+# the work of attention is **quadratic** in $n$. It is more than that of a plain cell at any length, because attention
+# has four matrices and the cell two. It is more than that of an LSTM, which has eight, beyond $2d$ words: with
+# $d = 512$, the width of the original transformer, beyond about a thousand ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*. In training the right translation is known, so its words are read
 # all at once, like the source ([chapter 9](09_decoder.ipynb)). But a plain cell or an LSTM needs $h_{t-1}$ before it
@@ -1000,15 +1000,15 @@ verdict
 #
 # ### Four explanations
 #
-# Four findings of [How fast do they forget?](#how-fast-do-they-forget) need an explanation: that $W_h$ shrinks a change
-# to 0.58 of its length, that the gradient vanishes although $W_h$ can lengthen a change, that the LSTM keeps more than
-# its forget gate lets through, and that the slope is smaller in the orthogonal cell.
+# Three findings of [How fast do they forget?](#how-fast-do-they-forget) need an explanation: that $W_h$ shrinks a
+# change to 0.58 of its length, that the LSTM keeps more than its forget gate lets through, and that the slope is
+# smaller in the orthogonal cell. And one question is open: must the gradient vanish?
 #
 # The entries of $W_h$ are uniform between $-1/\sqrt{H}$ and $1/\sqrt{H}$. Between $-a$ and $a$ the variance is
-# $a^2 / 3$, here $1/(3H)$. An entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$. Variances
-# of independent terms add up, and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$. The mean is
-# 0, so this is also the average square. The change has $H$ such entries, so its squared length is on average
-# $\|\delta\|^2 / 3$.
+# $a^2 / 3$, here $1/(3H)$. Let $\delta$ be a small change of the state, a row. An entry of $\delta W_h$ is a sum of $H$
+# of them, each times an entry of $\delta$. Variances of independent terms add up, and a factor enters as its square, so
+# the variance is $\|\delta\|^2 / (3H)$. The mean is 0, so this is also the average square. The change has $H$ such
+# entries, so its squared length is on average $\|\delta\|^2 / 3$.
 #
 # Must the gradient vanish? A matrix multiplies the length of a vector at most by its largest **singular value**. If
 # that of $W_h$ is below 1, what reaches far back must vanish, because the slope of $\tanh$ is never above 1: with 0.9,
@@ -1064,9 +1064,7 @@ verdict
 #
 # ### How much work is it?
 #
-# Per word, a plain cell multiplies by two matrices of $d \times d$, an LSTM by eight, and attention by four (chapters
-# 4 and 6 say which), besides $2 n d$ multiplications for comparing and adding up $n$ words. For the width of the
-# original transformer, $d = 512$:
+# With $d = 512$, the width of the original transformer:
 
 # %% tags=["nbval-check-output"]
 d = 512

@@ -14,9 +14,9 @@
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the mean,
-# the variance and the normal distribution. It takes about 26 minutes to read, and 30 for the exercises. [Going
-# further](#going-further), at the end, takes 5 more minutes. Only the code? Read [a whole sentence at
-# once](#a-whole-sentence-at-once) and [the mistake](#break-it-a-reshape-is-not-a-transpose) after it.
+# the variance and the normal distribution (covariance in Going further). It takes about 26 minutes to read, and 30 for
+# the exercises. [Going further](#going-further), at the end, takes 5 more minutes. Only the code? Read [a whole
+# sentence at once](#a-whole-sentence-at-once) and [the mistake](#break-it-a-reshape-is-not-a-transpose) after it.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
 from functools import partial
@@ -32,16 +32,15 @@ transformer_map(built=2)
 #
 # A machine can find *debts* without understanding anything, if the question and the words are described by the same
 # **features**. Here there are three: is it a *person*, is it a *thing*, does it say how *often*? Each answer is a
-# number, larger for a stronger yes. The question *what gets paid?* asks for a thing: $(0, 2, 0)$. (The 2 says how
-# strongly it asks. Which word wins does not depend on it.) Four words of the sentence are described in the same way.
-# *Lannister* is $(3, 0, 0)$, *always* is $(0, 0, 3)$ and *debts* is $(0, 3, 0)$; *pays*, which is none of the three, is
-# $(0, 0, 0)$.
+# number, larger for a stronger yes. The question *what gets paid?* asks for a thing: $(0, 2, 0)$. Four words of the
+# sentence are described in the same way. *Lannister* is $(3, 0, 0)$, *always* is $(0, 0, 3)$ and *debts* is
+# $(0, 3, 0)$; *pays*, which is none of the three, is $(0, 0, 0)$.
 
 # %% [markdown]
 # Multiply the question by a word, number by number, and add up. For *debts* this gives
 # $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$, for the other words 0. The sum is the word's **score**. A product is large
 # and positive where question and word both have large numbers of the same sign, so the score is high where the two
-# agree.
+# agree. (With 4 in place of the 2, every score would double, and the same word would win.)
 #
 # Why multiply and add? Compare three ways to look something up:
 #
@@ -128,10 +127,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## A word as a row of numbers
 #
-# What does the sum of products measure? The vectors of the look-up hardly overlap, so take words that agree in part,
-# where common sense knows the answer: *tea* is more like *coffee* than like *train*. We describe *tea* and three other
-# words by three new features: how *warm* is it, how *drinkable*, how fast does it *move*? The numbers are our own rough
-# judgement.
+# What does the sum of products measure? In the look-up a word matched the question or it did not. So take words that
+# agree in part, and where common sense knows the answer: *tea* is more like *coffee* than like *train*. We describe
+# *tea* and three other words by three new features: how *warm* is it, how *drinkable*, how fast does it *move*? The
+# numbers are our own rough judgement.
 
 # %%
 import numpy as np
@@ -164,7 +163,8 @@ tea, coffee, ice, train = vectors
 # NumPy has it as `a @ b`; here it is spelled out because it is the subject. In this book **a signature says which
 # shapes fit**: `Real[np.ndarray, " D"]` is an array of real numbers with one axis, of size $D$, and `"*batch D"` allows
 # any number of axes before it. The notation is [jaxtyping](https://docs.kidger.site/jaxtyping/)'s, and `@shapes` checks
-# that each letter stands for one size throughout a call. Outside this book leave out both.
+# that each letter stands for one size throughout a call. Outside this book leave out the annotations and `@shapes`.
+# (The space in `" D"` only keeps linters quiet.)
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -344,9 +344,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | $(0, 9, 0)$ | 7 | **1** | **18** |
 # | $(9, 9, 9)$ | 14.5 | 0.58 | **18** |
 #
-# The cosine ignores the key's length, and lowers the score of $(9, 9, 9)$, which also says yes to what nobody asked for.
-# The dot product rewards the length, and is indifferent to the rest, because it is multiplied by 0. In the picture,
-# which leaves out *often*, $(0, 9)$ and $(9, 9)$ cast the same shadow on the query:
+# The cosine ignores the key's length, and lowers the score of $(9, 9, 9)$, which also says yes to what nobody asked
+# for. The dot product rewards the length of the shadow. What nobody asked for is multiplied by 0, so it does not count.
+# In the picture, which leaves out *often*, $(0, 9)$ and $(9, 9)$ cast the same shadow on the query's direction:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three panels with the axes person and thing. In each the query, a red arrow of length 2, points up along thing, and a blue key: 0, 3 points up, its shadow on the query's direction is 3 long, score 6; 0, 9 points up, shadow 9, score 18; 9, 9 points up to the right, and its shadow is 9, too, score 18."}}
 figure, panels = plt.subplots(1, 3, figsize=(7, 2.5), sharey=True)
@@ -365,13 +365,14 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Should the length of a key count, then? If we ask which texts are alike, it should not, because the direction shows what
-# a text says, and the length often only how much of it there is. So a search for similar texts often uses the cosine. In
-# a look-up it has two sides. A key that is often worth finding can be made longer, and wins more often. But a key that
-# says yes to everything wins too often: $(9, 9, 9)$ scores 18 for *every* question that asks for one feature with a 2.
-# The transformer of 2017 keeps the lengths, so training can lengthen the first kind of key and shorten the second. (A
-# longer *query* multiplies all its scores alike, so the ranking stays, and only the gaps grow. If all keys have the same
-# length, distance, cosine and dot product rank them alike.)
+# Should the length of a key count, then? If we ask which texts are alike, it should not, because the direction shows
+# what a text says, and the length often only how much of it there is. So a search for similar texts often uses the
+# cosine. In a look-up the length of a key has two sides. A key that is often worth finding can be made longer, and wins
+# more often. But a key that says yes to everything wins too often: $(9, 9, 9)$ scores 18 for *every* question that asks
+# for one feature with a 2. The transformer of 2017 keeps the lengths, so training can lengthen the first kind of key
+# and shorten the second. (A longer *query* only widens the gaps. If all keys have the same length, distance, cosine and
+# dot product rank them alike, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\,q \cdot k$, and then only $q \cdot k$
+# differs between keys.)
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -405,10 +406,10 @@ quiz.number(
 # ## How alike are strangers?
 #
 # In the original transformer the vector of a word has 512 entries, and the queries and keys, which chapter 4 makes from
-# words, have 64. Is a cosine of 0.5 a lot there? Before we trust a high score, we must know what score chance gives.
-# (The same calculation gives the divisor of chapter 3.) So take strangers: every entry is drawn independently from a
-# normal distribution with mean 0 and variance 1. For 10,000 pairs of each width, the code below prints the *typical
-# size* of the cosine, the root of the mean of its square (**RMS**).
+# words, have 64. Is a cosine of 0.5 a lot there? Before we trust a high score, we must know what score chance gives. So
+# take strangers: every entry is drawn independently from a normal distribution with mean 0 and variance 1. For 10,000
+# pairs of each width, the code below prints the *typical size* of the cosine, the root of the mean of its square
+# (**RMS**).
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -432,13 +433,14 @@ for width in widths:
 # %% [markdown]
 # The cosines gather around 0, and their typical size is $1/\sqrt{D}$: four times the width, half the size.
 #
-# Why $1/\sqrt D$? Start with the *dot product* of two strangers. It is a sum of $D$ products $a_i b_i$. Each has mean 0,
-# so its variance is the mean of $a_i^2 b_i^2$. Because $a_i$ and $b_i$ are independent, this is the mean of $a_i^2$ times
-# the mean of $b_i^2$, and both are 1, the variance of an entry. The $D$ terms are independent, too, so their variances
-# add up to $D$, and the typical size of the sum is $\sqrt D$ (not $D$, because positive and negative terms mostly
-# cancel). Chapter 3 will divide scores by this root, with the width of the keys as $D$. For the cosine, divide by the
-# two lengths. Each is the root of $D$ squares of mean 1, so about $\sqrt D$, and $\sqrt D / (\sqrt D \cdot \sqrt D)$ is
-# $1/\sqrt D$. ([Going further](#why-exactly-one-over-the-root-of-the-width) has it exactly.)
+# Why $1/\sqrt D$? Start with the *dot product* of two strangers. It is a sum of $D$ products $a_i b_i$. Each has mean
+# 0, so its variance is the mean of $a_i^2 b_i^2$. Because $a_i$ and $b_i$ are independent, this is the mean of $a_i^2$
+# times the mean of $b_i^2$, and both are 1, the variance of an entry. The $D$ terms are independent, too, so their
+# variances add up to $D$, and the typical size of the sum is $\sqrt D$ (not $D$, because positive and negative terms
+# mostly cancel). Chapter 3 will divide scores by this root, with the width of the keys as $D$. For the cosine, divide
+# by the two lengths. Each is the root of a sum of $D$ squares of mean 1, so it is about $\sqrt D$, because in a wide
+# space the sum is close to $D$. And $\sqrt D / (\sqrt D \cdot \sqrt D)$ is $1/\sqrt D$. ([Going
+# further](#why-exactly-one-over-the-root-of-the-width) has it exactly.)
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly *orthogonal*.
@@ -469,10 +471,11 @@ assert round(1e5 * density[abs(cosines) > 0.5].sum() / density.sum()) == 2
 # and from *tea* and *coffee* it must guess nearly the same neighbours, such as *cup*. So it ends up with similar
 # vectors for the two.
 #
-# The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book, and
-# that runs whole in [chapter 15](15_pretrained.ipynb). Here we need only its first part, the **embedding table**: 30,522
-# rows of 384 learned numbers. Each row is the *embedding* of one **token**, which is a word, part of a word or a
-# character. Looking up a word means picking its row; multiplying its one-hot vector by the embedding table does the same.
+# The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book.
+# [Chapter 15](15_pretrained.ipynb) runs all of it. Here we need only its first part, the **embedding table**: 30,522
+# rows of 384 learned numbers. They, too, were learned from the company of words. Nearly every row is the *embedding* of
+# a **token**: a word, part of a word or a character. Looking up a word means picking its row; multiplying its one-hot
+# vector by the embedding table does the same.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -512,11 +515,11 @@ for word in ("tea", "debts", "python"):
 # To find out which python is meant, a model has to look at the other words. That is what attention is for, and chapter
 # 4 does it with these very vectors.
 #
-# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But *coffee* is the best of 21,000, and the best
-# of many is high by luck alone: a made-up word, which means nothing, typically has 0.29 with the nearest of them. So
-# 0.44 is hardly an accident. It is not exceptional either, because half of the words that we tried have a neighbour at
-# 0.58 or more ([how all this is measured](#how-high-is-high)). A cosine is high or low only in comparison with others
-# from the same model.
+# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But *coffee* is the best of 21,000, and the
+# best of many can be high by luck alone: a random vector, drawn with the mean and spread of the word vectors, typically
+# has 0.29 with the nearest of them, although it means nothing. So 0.44 is hardly an accident. It is not exceptional
+# either, because half of the words that we tried have a neighbour at 0.58 or more ([how all this is
+# measured](#how-high-is-high)). A cosine is high or low only in comparison with others from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -528,8 +531,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # ## A whole sentence at once
 #
 # Now compare every word of a sentence with every other, and with itself. In each comparison one word is the query and
-# the other the key: *hot*, say, asks which word it belongs to. In the matrix of results, the **similarity matrix**,
-# **each query has a row and each key has a column**, as everywhere in this book.
+# the other the key. In the matrix of results, the **similarity matrix**, **each query has a row and each key has a
+# column**, as everywhere in this book.
 #
 # For 6 words that is 36 dot products, and for 1,000 a million: the cost is *quadratic* in the number of words. They
 # need not be computed one by one, because every entry of a matrix product is a dot product too: of a row of the first
@@ -544,8 +547,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
 # The first question finds *debts*, the second *always*. One matrix product compares all pairs, which is one reason to
-# compare by dot products (**dot-product attention**; that of [chapter 1](01_why_attention.ipynb#the-network-of-2014),
-# with a small network for every pair, is *additive attention*).
+# compare by dot products. Attention that does so is **dot-product attention**. The decoder of [chapter
+# 1](01_why_attention.ipynb#the-network-of-2014) used a small network for every pair (*additive attention*).
 #
 # As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code:
 
@@ -602,10 +605,10 @@ plt.show()
 # - Every word finds itself first, because the diagonal holds the squared lengths, here 1, and between vectors of length
 #   1 no dot product is larger. But a word should be able to take from *others*, and here it cannot choose to.
 #
-# Both faults come from using one vector, of length 1, as query *and* as key. The cure is to make two vectors of each word,
-# one that asks and one that is found, by two matrices whose numbers are learned. With the words as rows of $X$, the
-# scores are $X W_Q (X W_K)^\top$. Then $q_i \cdot k_j$ need not equal $q_j \cdot k_i$, and no word need find itself first.
-# That is the step that [chapter 4](04_self_attention.ipynb#queries-keys-and-values) takes.
+# Both faults come from using one vector as query *and* as key. The cure is two vectors for each word, one that asks and
+# one that is found. With the words as rows of $X$, they are the rows of $Q = X W_Q$ and $K = X W_K$, and the numbers in
+# $W_Q$ and $W_K$ are learned. Then $q_i \cdot k_j$ need not equal $q_j \cdot k_i$, and no word need find itself first
+# ([chapter 4](04_self_attention.ipynb#queries-keys-and-values)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -656,8 +659,8 @@ quiz.several_choices(
 # %% [markdown]
 # ## Break it: a reshape is not a transpose
 #
-# Here is a mistake that gives the right shape and no error, so you find it only if you know what to test. The keys came
-# as $(S, D)$ and had to become $(D, S)$. Two expressions give that shape: `keys.T` and `keys.reshape(D, S)`.
+# Here is a mistake that is hard to see. The keys came as $(S, D)$ and had to become $(D, S)$. Two expressions give that
+# shape: `keys.T` and `keys.reshape(D, S)`.
 
 # %% tags=["nbval-check-output"]
 right = x @ x.T
@@ -910,13 +913,11 @@ print(
 )
 
 # %% [markdown]
-# Two words drawn at random typically have a cosine of 0.07, where random vectors of this width would have
-# $1/\sqrt{384} = 0.05$. A random vector with the words' mean and covariance typically has a cosine of 0.29 with the
-# nearest of 21,000 words, and none of 300 reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is
-# still not much: of 535 words tried (every fortieth), half have their nearest at 0.58 or more. It can be another form
-# of the same word, as *debt* is of *debts*. In some models the cosines of words drawn at random are far above 0,
-# because all vectors share a common part (**anisotropy**; shown for vectors in context by [Ethayarajh,
-# 2019](https://aclanthology.org/D19-1006/)). In such a model, subtract the mean vector before you compare.
+# None of the 300 random vectors reached 0.44. The nearest word can be another form of the same word, as *debt* is of
+# *debts*. Two words drawn at random have 0.07, where strangers of this width would have $1/\sqrt{384} = 0.05$. In some
+# models the cosines of words drawn at random are far above 0, because all vectors share a common part (**anisotropy**;
+# shown for vectors in context by [Ethayarajh, 2019](https://aclanthology.org/D19-1006/)). In such a model, subtract the
+# mean vector before you compare.
 
 # %% tags=["proof"]
 assert round(float(nearest_of_all), 2) == 0.58

@@ -83,14 +83,14 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# Before any formula, let us measure one of its answers, to check it against later. Raise the scaled score of *man* by
-# 0.1. The weights become 0.173, 0.042 and 0.785, the output (0.958, 0.785), and the loss 0.3092 instead of 0.2959. So it
-# rises by 0.0133, about 0.13 for each unit of score.
+# First we measure one answer, to check the formula with it. Raise the scaled score of *man* by 0.1. The weights become
+# 0.173, 0.042 and 0.785, the output (0.958, 0.785), and the loss 0.3092 instead of 0.2959. So it rises by 0.0133, about
+# 0.13 for each unit of score.
 #
-# Now in general. Raise the scaled score of *man* by a small $\delta$. Its weight gains $0.768 \, \delta$, and then all
-# three weights pay this back, each in proportion to itself, because they are divided by a sum that has grown. More
-# weight on *man* raises the loss by 0.723 a unit. What is paid back lowers it by the *average* of the three weights'
-# gradients, each counted in proportion to its weight:
+# Now in general. (From here on, numbers are computed from unrounded ones.) Raise the scaled score of *man* by a small
+# $\delta$. Its weight gains $0.768 \, \delta$, and then all three weights pay this back, each in proportion to itself,
+# because they are divided by a sum that has grown. More weight on *man* raises the loss by 0.723 a unit. Each unit paid
+# back lowers it by the *average* of the three weights' gradients, each counted in proportion to its weight:
 #
 # $$0.187 \cdot (-0.045) + 0.045 \cdot 0 + 0.768 \cdot 0.723 = 0.546 .$$
 #
@@ -100,8 +100,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
-# So a score is judged by comparison. A step against the gradient lowers it if more weight on its key would be worse than
-# average, and raises it if better. (Below and later, numbers are computed from unrounded ones.)
+# So a score is judged by comparison. A step against the gradient lowers it if more weight on its key would be worse
+# than average, and raises it if better.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -276,9 +276,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## The backward pass, for all queries
 #
-# We write the pass out once for a whole layer, so that PyTorch will hide nothing from you, and to see why shared numbers
-# get *sums*. Queries share keys, values and matrices. A shared number reaches the loss through every query, so its
-# gradient is a sum over them.
+# We write the pass out once for a whole layer. Then PyTorch hides nothing from you, and you see why shared numbers get
+# *sums*. Queries share keys, values and matrices. A shared number reaches the loss through every query, so its gradient
+# is a sum over them. Take $T$ queries and $S$ keys; row $i$ of $X$ is the vector of word $i$:
 #
 # | one query | all queries | in code | shape |
 # |---|---|---|---|
@@ -288,9 +288,10 @@ quiz.one_choice(
 # | weights $w_j$ | $A$ | `weights` | $(T, S)$ |
 # | output $o$ | $O$ | `output` | $(T, d_v)$ |
 #
-# We write $dM$, in code `d_…`, for the gradient of a matrix $M$, of the same shape. The sign $\circ$ multiplies entry by
-# entry. $\operatorname{rowsum}(A \circ dA)$ is [the average from above](#back-through-the-softmax), one number for each
-# query, and it is subtracted from every entry in the same row of $dA$.
+# We write $dM$, in code `d_…`, for the gradient of a matrix $M$, of the same shape. (Only $d_k$ and $d_v$ are widths.)
+# The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up each row.
+# $\operatorname{rowsum}(A \circ dA)$ is [the average from above](#back-through-the-softmax), subtracted from its row of
+# $dA$.
 #
 # | back through | forwards | backwards |
 # |---|---|---|
@@ -301,9 +302,10 @@ quiz.one_choice(
 #
 # These are the formulas from above, for all queries at once. Row $j$ of $A^\top dO$, for example, adds up, over all
 # queries, the weight of key $j$ times the gradient of that query's output. $dK$ and $dW_Q$ are sums over the queries in
-# the same way. $W_K$ and $W_V$ get their gradients from $dK$ and $dV$. The words get one, too. In self-attention a word
-# is query, key and value at once, so it is a sum of three terms, which the layer hands to the layer below or to the
-# embeddings: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
+# the same way. $W_K$ and $W_V$ get theirs in the same way, $X^\top dK$ and $X^\top dV$. The words get a gradient, too,
+# which the layer hands to the layer below or to the embeddings. In self-attention a word is query, key and value at
+# once, so its gradient is a sum of three terms: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. (Each follows
+# the blend's rule: as $AV$ passes $dO \, V^\top$ back to $A$, so $X W_Q$ passes $dQ \, W_Q^\top$ back to $X$.)
 #
 # In code, for one sentence:
 #
@@ -397,12 +399,13 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # does the work, by **automatic differentiation**, or *autograd*:
 #
 # - During the **forward pass**, which computes the loss, it records the operations on its arrays, which it calls
-#   **tensors**. This record is the **computation graph**. It also keeps the numbers that the way back needs, here $A$,
-#   $V$, $Q$, $K$ and $X$, so training takes more memory than answering.
+#   **tensors**. This record is the **computation graph**. It also keeps the numbers that the way back needs, for
+#   attention $A$, $V$, $Q$, $K$ and $X$, so training takes more memory than answering. (Inside `torch.no_grad()`
+#   nothing is recorded.)
 # - `loss.backward()` walks the graph once, from the loss back. All parameters act on the same one number, so one walk
-#   back gives the derivatives for all of them (**reverse mode**). A walk forwards would have to be repeated for each
-#   parameter. The walk costs about twice as much as the forward pass, since each matrix product needs two on the way
-#   back, one for each factor.
+#   back gives the derivatives for all of them (**reverse mode**). The walk costs about twice as much as the forward
+#   pass, since each matrix product needs two on the way back, one for each factor. A walk forwards would have to be
+#   repeated for each parameter.
 # - Afterwards each tensor made with `requires_grad=True` has its gradient in `.grad` (or `None`, if the loss does not
 #   depend on it). `backward()` *adds* to `.grad`, so clear it before each step. If you forget, step 100 follows the sum
 #   of a hundred gradients, and no error is raised.
@@ -428,9 +431,9 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # %% [markdown]
 # ## Learning to look things up
 #
-# One sentence can be answered right by changing $W_V$ alone. To see *looking* being learned, we need a task that cannot
-# be solved without it, and tell the layer only which answers are right. A note holds five names, each with a digit; a
-# question is a name; the answer is its digit.
+# For a single sentence, as above, changing $W_V$ alone is enough. So we need a task that cannot be solved without
+# *looking*. The layer is told only which answers are right. A note holds five names, each with a digit; a question is a
+# name; the answer is its digit.
 #
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
 #
@@ -618,10 +621,10 @@ class NoteModel(nn.Module):
 # The loss is the **cross-entropy**, or *negative log-likelihood*: minus the natural logarithm of the probability that
 # the model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound as that
 # probability goes to 0: a probability of 0.9 costs 0.11, and one of 0.1 costs 2.30. Why a logarithm? The probabilities
-# of independent answers multiply, and so their logarithms add up to one loss. (Its [gradient at a
-# logit](#where-does-the-gradient-begin) is the predicted probability, minus 1 if the digit is the right one.) The share
-# of right answers would not do: a small change of a parameter almost never changes it, so its gradient is 0 nearly
-# everywhere.
+# of independent answers multiply, and so their logarithms add up to one loss. The share of right answers would not do:
+# a small change of a parameter almost never changes it, so its gradient is 0 nearly everywhere. (The gradient of the
+# cross-entropy [at a logit](#where-does-the-gradient-begin) is the predicted probability, minus 1 if the digit is the
+# right one.)
 #
 # Training repeats four steps:
 #
@@ -726,26 +729,28 @@ for step in (0, 80, 100, 120, 140, 1000):
 # (Each loss is the mean over the steps nearby.) By step 80 the loss has come down by 0.4, and the weights are nearly as
 # even as at the start. Then, within sixty steps, the diagonal appears and the loss drops to almost nothing.
 #
-# So the loss falls first. Why? Suppose that the untrained maps happen to turn a 1 into a vote for 1, but a 7 into a vote
-# *against* 7. Then looking at Cleo helps in a note with *Cleo 1*, and hurts in one with *Cleo 7*. All notes share $W_Q$
-# and $W_K$, so these pushes nearly cancel, and at first no look-up forms. What happens then has three parts:
+# So the loss falls first. Why? Suppose that the untrained maps ($W_V$, $W_O$ and the one to the logits) happen to turn
+# a 1 into a vote for 1, but a 7 into a vote *against* 7. Then looking at Cleo helps in a note with *Cleo 1*, and hurts
+# in one with *Cleo 7*. So the question *Cleo?* pushes the score of her entry up in one note and down in another. All
+# notes share $W_Q$ and $W_K$, so these pushes nearly cancel, and at first no look-up forms. What happens then has three
+# parts:
 #
 # 1. *Values.* $W_V$ and the linear maps after the blend can learn without a look-up. With even weights a question
 #    receives the mean of five values. That says which digits are in the note, but not which one was asked for: enough
 #    to bet on these instead of all ten. To bet on them, each digit's value must come to raise its own logit.
-# 2. *Look-up.* Now looking at Cleo helps in every note, and not only with some digits. [Her score](#back-through-the-softmax)
-#    rises where she is asked for, and what changes in her rows of $W_Q$ and $W_K$ adds up from note to note. An entry
-#    that happens to share the digit gains, too, but it is another one each time.
+# 2. *Look-up.* Now looking at Cleo helps with every digit. [Her score](#back-through-the-softmax) rises where she is
+#    asked for, and what changes in $W_Q$ and $W_K$ for her name adds up from note to note. An entry that happens to
+#    share the digit gains, too, but it is another one each time.
 # 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because queries and keys speed each other
-#    up. A query's gradient is made of differences between keys, and a key's of queries. While both are small and random,
-#    both learn slowly, and as one grows, the other learns faster. With $W_K$ held fixed, the weight on the right name is
-#    0.4 after 400 steps, where the whole model has 0.53 after 140. [Going further](#which-half-waits-for-which) asks
-#    which delays which, values or look-up.
+#    up. A query's gradient is made of differences between keys, because the gradients of the scores sum to 0. A key's
+#    gradient is made of queries. While both are small and random, both learn slowly, and as one grows, the other learns
+#    faster. With $W_K$ held fixed, the weight on the right name is 0.4 after 400 steps, where the whole model has 0.53
+#    after 140. [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
-# the strongest. Then the weight hardly grows any more: once the answers are right and certain, the gradient is nearly 0
-# at every logit, and there is hardly any error left to pass back.
+# the strongest. From then on it hardly grows: the answers are right and certain, so the gradient at every logit is
+# nearly 0.
 #
 # Was that luck? Here is that run beside those of the next two seeds, each tested on 2,000 new notes:
 
@@ -773,14 +778,14 @@ assert sum(bad for rate, bad in overflowed if rate == 1) == 3
 assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
-# All three models answer every question, with about two thirds of the weight on the right name. But a learning rate of
-# 1 is large: of the seeds 0 to 19, three diverge, which means that their steps grow until the loss is NaN. At half of
-# it these three do not.
+# It seems not: all three models answer every question, with about two thirds of the weight on the right name. But a
+# learning rate of 1 is large. With three others of the seeds 0 to 19 training **diverges**: the steps grow until the
+# loss is NaN. At 0.5 these do not diverge.
 #
 # What did training make of $W_Q$ and $W_K$? Leave the biases aside, and look only at the name in each vector. A name is
 # a single 1, so what it adds to a query is one row of $W_Q$, and to a key one row of $W_K$. The first eight rows belong
 # to the eight names. So the first eight rows and columns of $W_Q W_K^\top / \sqrt{18}$ are the scaled scores of names
-# with names: a row for each name that asks, a column for each name as a key. In the first of the three models:
+# with names: a row for each name that asks, a column for each name as a key. In the model of seed 0:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -947,11 +952,11 @@ assert all(
 # | check | it should | the cut model |
 # |---|---|---|
 # | the first loss | be near $\ln V$, where $V$ is the number of possible answers; for ten digits 2.30, and ours was 2.33 | passes |
-# | the gradient of every matrix and bias | be there, and not be 0 in all its entries | fails |
-# | one small plain step (SGD), the same batch again, no dropout | lower the loss by about the learning rate times the squared length of the gradient | passes |
+# | the gradient of every matrix and bias | be there, and, except for that bias, not be 0 in all its entries | fails |
+# | one small plain step (SGD), the same batch again, no dropout | lower the loss by about the learning rate times the squared length of the gradient | passes, if parameters without a gradient are skipped |
 # | the loss of one small batch, trained on again and again (**overfitting one batch**) | fall to nearly 0 | fails: after 1,000 steps it is still near 1.3 |
 #
-# [A higher or a lower first loss](#the-first-number-to-look-at) has its own causes. A gradient that is missing means a
+# (For a wrong first loss, see [here](#the-first-number-to-look-at).) A gradient that is missing or all zeros means a
 # cut, or a part that nothing uses, or at the first step [matrices of zeros](#what-if-matrices-start-at-zero). If the
 # third check fails, the learning rate is too large, or else the sign, the update or the gradient is wrong. If the
 # fourth fails, the model cannot get at what it needs: the cut one answers the five questions of a note nearly alike.
@@ -1435,7 +1440,7 @@ plt.show()
 # loss is below 0.006 after three steps. Training changes all of them at once.
 #
 # And the learning rate decides. With all three, at 0.01 the loss is still above 0.05 after 50 steps; at 3 each step
-# overshoots further than the one before: it **diverges**.
+# overshoots further than the one before: it diverges.
 
 # %% four learning rates tags=["hide-input"]
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])

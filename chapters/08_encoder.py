@@ -147,8 +147,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Any such bend would do. $\operatorname{ReLU}(z) = \max(0, z)$, which keeps a positive number and turns a negative one
-# into 0, is the cheapest, and two of them make $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
+# This $\max(0, z)$ is called $\operatorname{ReLU}(z)$. It keeps a positive number and turns a negative one into 0. Two
+# of them make $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$, as in the code:
 
 # %%
 import numpy as np
@@ -232,8 +232,8 @@ for polarity, affirmed in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
 
 # %% [markdown]
 # The **activation function**, or *non-linearity*, keeps the two maps from collapsing into one: without it, $x W_1 W_2$
-# would be $x$ times a single $D \times D$ matrix. The paper's is ReLU. Many models use **GELU**, a smooth relative of
-# it.
+# would be $x$ times a single $D \times D$ matrix. The paper's is ReLU. Many models use **GELU**, $z \, \Phi(z)$ with
+# the normal distribution function $\Phi$, a smooth relative of it.
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, and the four of attention $4 D^2$, so the
 # network has two thirds of a layer's parameters. [What does it store?](#what-does-the-network-store)
@@ -289,8 +289,8 @@ assert 1.2 < arrives["with the sums"] < 1.6 and 2e-8 < arrives["without"] < 4e-8
 #
 # The price of the sums: the stream can grow from layer to layer. Call the root mean square of a vector's entries its
 # **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream reaches
-# size 1,280. Larger vectors have larger scores, and then the softmax settles on one word and [hardly
-# learns](03_softmax.ipynb#how-far-do-weights-move). So a norm resets the size of what a sublayer receives.
+# size 1,280. Larger vectors have larger scores, and then the softmax gives nearly all weight to one word ([chapter
+# 3](03_softmax.ipynb#temperature)). So a norm resets the size of what a sublayer receives.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -542,11 +542,11 @@ quiz.one_choice(
 # A model receives tokens as numbers. Each picks a row from a table of vectors, the **embeddings**, and the vector of
 # its position is added.
 #
-# Before that, the row is multiplied by $\sqrt D$. In the code below, as in many models, a row starts with length about
-# 1. (It starts so short because many models use the rows at the output, too, where long ones would make the first
-# logits [too large](07_learning.ipynb#the-first-number-to-look-at).) But a position's vector has the length
-# $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$, and beside it such a row would hardly count. Times
-# $\sqrt{512} \approx 23$, it is the longer of the two.
+# Before that, the row is multiplied by $\sqrt D$. In the code below a row starts with length about 1, and a position's
+# vector has the length $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$. Beside it such a row would hardly
+# count. Times $\sqrt{512} \approx 23$, it is the longer of the two. (Rows start so short because many models also score
+# each token at the output by a dot product with its row, and long rows would make the first logits [too
+# large](07_learning.ipynb#the-first-number-to-look-at).)
 #
 # ## The whole encoder
 #
@@ -598,10 +598,10 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 # ### Why more than one layer?
 #
 # Some questions need two look-ups, one after the other. Let each digit name a position, counted from 0. Take 2 0 1. At
-# the first position stands 2, so look at position 2. There stands 1, so look at position 1. There stands 0, and 0 is
-# the answer for the first position. The second look-up cannot start before the first has returned. In one layer all
-# look-ups happen at once, but a second layer makes its queries from what the first has found. Train both, with ten
-# digits, to answer for every position:
+# position 0 stands 2, so look at position 2. There stands 1, so look at position 1. There stands 0, the answer for
+# position 0. The second look-up cannot start before the first has returned. In one layer all look-ups happen at once,
+# but a second layer makes its queries from what the first has found. Train one layer, and two, on ten digits, to answer
+# for every position:
 
 # %%
 from torch.nn import functional as F
@@ -635,9 +635,9 @@ found = digits.gather(1, digits.gather(1, digits))
 assert round((found == digits).double().mean().item(), 2) in (0.34, 0.35)
 
 # %% [markdown]
-# One layer does little better than repeating each position's own digit, which is right in 35 percent of the cases,
-# because the path often leads back to where it began. It goes on learning, but after 1,500 steps only about half are
-# right.
+# One layer does little better than repeating each position's own digit, which is right in 35 percent of the cases: the
+# path often returns to its start, or meets a position that names itself. It goes on learning, but after 1,500 steps
+# only about half are right.
 
 # %% [markdown]
 # ## The book's version
@@ -911,8 +911,8 @@ for norm_first in (False, True):
 #
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 #
-# **How it is measured.** Every model has three post-norm layers, the paper's order, of width 32 with four heads, and a
-# linear map from each position's final vector to ten scores. It is trained for 600 steps of
+# **How it is measured.** Every model has three layers of width 32 with four heads, in the paper's order, post-norm, and
+# a linear map from each position's final vector to ten scores. It is trained for 600 steps of
 # [Adam](11_training.ipynb#adam), the first 50 of them warm-up, with three seeds. A model that lost a part may need a
 # larger or smaller learning rate, so each model is tried with seven and gets the best. The matrices have [Glorot's
 # initialisation](#what-goes-wrong-in-a-deep-stack). `python -m benchmarks.encoders` repeats all this.
@@ -1030,10 +1030,9 @@ for without in (None, *PARTS):
 #   gets about a third right at best; always answering with the most frequent digit of the sequence is right 26 percent
 #   of the time.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
-# - Without the **feed-forward** networks even *add* is 98 to 99 percent right: attention's weights, which change with
-#   the words, and the norms are not linear either, and three layers of them can take the network's place. With [a
-#   single layer](#can-one-layer-add-without-a-feed-forward-network) it is missed: 73 to 79 percent right instead of
-#   all.
+# - Without the **feed-forward** networks even *add* is 98 to 99 percent right: attention's weights change with the
+#   words, and norms are not linear either, so three layers can nearly do without the network. [A single
+#   layer](#can-one-layer-add-without-a-feed-forward-network) cannot: 73 to 79 percent right instead of all.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1074,11 +1073,11 @@ assert min(slow[None]) == 1
 # ## What goes wrong in a deep stack?
 #
 # In three layers it did no harm to leave out the norms, and great harm to leave out the residual connection around
-# attention. Depth explains both, so take more layers. Let 16 random words, vectors of width 64, pass through 24 layers
-# of nothing but attention, before any training. Their matrices have *Glorot's initialisation*, `xavier_uniform_`: the
-# entries of a square one have the variance $1/D$, so on average a projection leaves the size of a vector unchanged.
-# (Feed-forward networks are left out here. They would not help: [whole layers](#does-training-agree) collapse, too.)
-# The layers are joined in one of four ways:
+# attention. To see why, take more layers. Let 16 random words, vectors of width 64, pass through 24 layers of nothing
+# but attention, before any training. Their matrices have *Glorot's initialisation*, `xavier_uniform_`: the entries of a
+# square one have the variance $1/D$, so on average a projection leaves the size of a vector unchanged. (Feed-forward
+# networks are left out here. [Whole post-norm layers](#does-training-agree) become alike, too.) The layers are joined
+# in one of four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1136,10 +1135,10 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 # %% [markdown]
 # ### Words become alike
 #
-# How alike have the words become? We need one number: how much of a word's vector is its *own*, and not common to all.
-# Take two words, $(3, 1)$ and $(1, 3)$. Their average, $(2, 2)$, is what they share; $(1, -1)$ and $(-1, 1)$ are their
-# own. Square all entries, add, and take the root: 2 for the own parts, $\sqrt{20}$ for the words. The **own share** is
-# $2 / \sqrt{20} = 0.45$. In general, with the vectors as rows of $X$ and their average $\bar X$:
+# How alike have the words become? Measure how much of each vector is its *own*. Take two words, $(3, 1)$ and $(1, 3)$.
+# Their average, $(2, 2)$, is what they share; $(1, -1)$ and $(-1, 1)$ are their own. Square all entries, add, and take
+# the root: 2 for the own parts, $\sqrt{20}$ for the words. The **own share** is $2 / \sqrt{20} = 0.45$. In general,
+# with the vectors as rows of $X$ and their average $\bar X$:
 #
 # $$\frac{\lVert X - \bar X \rVert}{\lVert X \rVert} .$$
 #
@@ -1181,26 +1180,29 @@ show_stacks(
 #
 # *Added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a tenth over these 24
 # layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them. Write a word as
-# $c + w$, what is common to all and what is its own, and let $c$ have length 1. Attention adds another common vector.
-# If this has length 1, too, the new common part has length $\sqrt 2$, because random vectors are nearly at right
-# angles. The word's own part is still $w$, so its share has fallen by a factor of $\sqrt 2$. In post-norm and in *added*
-# this happens in every layer. The one norms the stream back to the size of what is added, and in the other what is
-# added grows with the stream. In pre-norm attention reads a normalised copy, so it goes on adding size 1 while the
-# stream grows, and each layer costs less than the one before ([in numbers](#how-fast-do-words-become-alike)).
+# $c + w$, what is common to all and what is its own, and let $c$ have size 1. Attention adds another common vector. If
+# this has size 1, too, the new common part has size $\sqrt 2$, because the matrices are random, and random vectors are
+# nearly at right angles. The word's own part is still $w$, so its share has fallen by a factor of $\sqrt 2$. From then
+# on this happens in every layer of post-norm and of *added*: post-norm scales the stream back to the size of what is
+# added, and in *added* what is added grows with the stream. In pre-norm attention reads a normalised copy. So it goes on
+# adding vectors of size 1 while the stream grows, and each layer costs less than the one before ([in
+# numbers](#how-fast-do-words-become-alike)).
 #
-# Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
-# to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
+# Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $a$
+# to one and $1 - a$ to the other. It receives $a v + (1 - a) v = v$, whatever $a$ is. $W_Q$ acts only through such
 # weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, so
 # $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer).
 #
 # ### What helps
 #
-# - **Pre-norm.** If every layer adds a vector of size 1, as large as the word, then after $n$ layers the stream has the
-#   size $\sqrt{1 + n}$, by Pythagoras. The word's own part still has size 1, so its share is $1 / \sqrt{25} = 0.2$ after
-#   24 layers. Measured, it is 0.27. The price is that the upper layers change the stream less and less.
+# - **Pre-norm.** Suppose that every layer adds a vector of size 1, as large as the word, the same for all words and at
+#   right angles to what is there. After $n$ layers the stream has the size $\sqrt{1 + n}$, by Pythagoras, and the
+#   word's own part still has size 1. Its share is $1/\sqrt{1 + 24} = 0.2$ after 24 layers. Measured, it is 0.27. The
+#   price is that the upper layers change the stream less and less.
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
-#   square root of the number of sublayers. Then 24 additions of size $1/\sqrt{24}$ are together only as large as the
-#   word itself. Measured, the own share is above 0.9 after 24 layers, in *added*, post-norm and pre-norm.
+#   square root of the number of sublayers. Then 24 additions of size $1/\sqrt{24}$, nearly at right angles, are
+#   together only as large as the word itself. Measured, the own share is above 0.9 after 24 layers, in *added*,
+#   post-norm and pre-norm.
 #
 
 # %% tags=["proof"]
@@ -1351,14 +1353,14 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # %% [markdown]
 # The two stacks whose words still differ before training, with an own share above 0.4 after the twelfth layer, learn
 # within 600 steps: pre-norm, and post-norm from the small initialisation. Post-norm from Glorot's, with 0.02, is right
-# in 26 percent of the cases, as is always answering with the most frequent digit. It is slow, but not stuck: at a low
-# learning rate it learns after some 2,200 to 2,600 steps. (The post-norm model of 2017 had six layers, a
-# [warm-up](#does-it-need-warm-up), and 100,000 steps.) This is a pattern and no proof, but [three more
-# stacks](#three-more-deep-stacks) fit it.
+# in 26 percent of the cases, no more than if it always gave the most frequent digit. It is slow, but not stuck: at a
+# low learning rate it learns after 2,200 to 2,600 steps. (The model of 2017, post-norm, had six layers and trained for
+# 100,000.) This is a pattern and no proof, but [three more stacks](#three-more-deep-stacks) fit it.
 #
-# *No norm* fails for another reason: its [numbers explode](#how-do-size-and-gradient-change-with-the-layer). So a norm
-# prevents explosion, but not by itself the collapse. Against that helps whatever keeps what a layer adds small beside
-# the stream. And three layers learned without norms, where twelve do not: a shallow model is no test of a deep one.
+# *No norm*, with 0.03, has a second fault: its [numbers explode](#how-do-size-and-gradient-change-with-the-layer). So a
+# norm prevents the explosion. It does not always prevent the collapse. What helps against that is anything that keeps
+# each layer's addition small beside the stream. And three layers learned without norms, but twelve do not: a shallow
+# model is no test of a deep one.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small init": 6, "no norm, small init": 5}
@@ -1419,8 +1421,8 @@ quiz.several_choices(
 # %% [markdown]
 # ## What does a position hold after a few layers?
 #
-# So far the mixing of words was a danger. In a trained stack it is the purpose. Train three layers on *reverse*, for
-# 400 steps. Can the position's *own* digit be read from a layer's output, and can the digit to *output* there, the
+# In the last two sections mixing was a danger. But it is also what attention is for. Train three layers on *reverse*,
+# for 400 steps. Can the position's *own* digit be read from a layer's output, and can the digit to *output* there, the
 # mirrored one? Reading means applying a linear map, fitted on some sequences and tested on others: a **linear probe**.
 
 # %% a linear probe after each layer tags=["hide-input"]
@@ -1859,7 +1861,8 @@ for without in single:
 #   equal now. But the vectors are less than half as long as before. Shorter vectors have smaller scores, which make the
 #   weights nearly even, and so the second layer shrinks the own parts thirty times.
 # - **Post-norm** scales every sum back to size 1, so once words are mostly alike, what is added next is about as large
-#   as the stream, and the own share falls by $\sqrt 2$ in each layer, as [above](#words-become-alike).
+#   as the stream, and the own share should fall by a factor of about $\sqrt 2$ in each layer, as
+#   [above](#words-become-alike).
 # - **Pre-norm** adds size 1, or less, while the stream grows. Its size is 2 after layer 8 and 4.1 after layer 24, so
 #   its square grows from 4 to 17.
 #
@@ -1951,9 +1954,9 @@ print_stacks("post-norm, PyTorch's init", "no norm, small init", "no residual")
 # It does. With PyTorch's initialisation the own share is about a half at first, and post-norm learns, though later than
 # from the small one. Without residual connections nothing of a word is left at the top, and 5,000 steps, at the
 # learning rate that was best for 600, are not enough. And the stack without any norm learns as quickly as pre-norm,
-# once its weights start small. What do norms add, then? In this stack, larger steps: at a learning rate of 0.01, from
-# the small initialisation, post-norm still learns with every seed, but without norms the loss overflows. (That is not a
-# rule: with three layers, at 0.01, *add* is learned without norms, but not with post-norm.)
+# once its weights start small. What do norms add, then? In twelve layers, larger steps: at a learning rate of 0.01,
+# from the small initialisation, post-norm still learns with every seed, but without norms the loss overflows. (That is
+# not a rule: with three layers, at 0.01, *add* is learned without norms, but not with post-norm.)
 
 # %% tags=["proof"]
 at_once = {name: min(rows[1]["right"]) for name, rows in deep.items()}

@@ -19,7 +19,7 @@
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
 # exercises. [Going further](#going-further), at the end, takes 17 more minutes, and has [a decoder-only
 # model](#a-decoder-only-model-that-answers). Only the code? Read [all of it on one screen](#all-of-it-on-one-screen)
-# and [the leak test](#the-leak-test).
+# and, in [the leak test](#the-leak-test), the folded `check`.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
 from functools import partial
@@ -199,9 +199,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# In the decoder the padding mask matters only where padding stands on the left: on the right, as here, the causal mask
-# alone hides it from all real words. The question always needs it. (Padding has a row of its own, with three *yes*.
-# What it computes there is ignored by the loss.)
+# For the answer, the padding mask matters only when padding stands on the left. On the right, as here, the causal mask
+# alone hides it from all real words. For the question it matters on both sides, because no causal mask is used there.
+# (The row of `<pad>` is computed, too, but the loss ignores it.)
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -467,8 +467,8 @@ class Layer(nn.Module):  # post-norm
 
 
 # %% [markdown]
-# Now the model. Read `forward` first: encode, then decode. Both call `stack`, which looks up embeddings, adds positions
-# and runs the layers.
+# Now the model. Read `forward` first. It calls `encode`, then `decode`. Each makes its mask and calls `stack`, which looks
+# up embeddings, adds positions and runs the layers.
 
 
 # %% file="transformer.py"
@@ -485,7 +485,7 @@ class OneScreen(nn.Module):
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         self.dropout = nn.Dropout(dropout)
         for matrix in (p for p in self.parameters() if p.ndim == 2):
-            nn.init.xavier_uniform_(matrix)  # Glorot's
+            nn.init.xavier_uniform_(matrix)  # Glorot's start: chapter 8
         # small: the target table also produces the logits
         for table in (self.source_table, self.target_table):
             nn.init.normal_(table.weight, std=d_model**-0.5)
@@ -520,15 +520,16 @@ class OneScreen(nn.Module):
 # matrix, used a second time: a token's logit is the dot product of its embedding with the decoder's final vector. This
 # **weight tying** saves a matrix of $V \times D$. (In the paper source and target share it, too.)
 #
-# So the embeddings start small. The final vector comes out of a norm, so its entries have size 1. If those of the
-# embeddings had size 1, too, the first logits would have size $\sqrt D$, 23 for $D = 512$, and the untrained model would
-# be sure of some random word. So they start $\sqrt D$ times smaller, and `stack` multiplies them by $\sqrt D$ where they
-# are used as input ([chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors)).
+# The final vector comes out of a norm, so its entries have size 1. If those of the embeddings had size 1, too, a logit,
+# as a sum of $D$ products of random sign, would start near $\sqrt D$, 23 for $D = 512$, and the untrained model would be
+# sure of some random word. So they start with size $1 / \sqrt D$, and the logits with size 1. At the input `stack`
+# multiplies them by $\sqrt D$, because beside the positions they would hardly count ([chapter
+# 8](08_encoder.ipynb#from-token-numbers-to-vectors)).
 #
-# Two numbers find most mistakes of wiring before any training: the shape of the logits and the first loss. Try the
-# model at the paper's size, with a small vocabulary and random tokens. Equal logits would cost $\ln V$, and logits of
-# size 1 cost half a unit more ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)), so the loss should be about
-# $\ln V + \frac12$:
+# Look at two things before any training: the shape of the logits and the first loss. They find wrong sizes and a wrong
+# start, but no wrong mask. Try the model at the paper's size, with a small vocabulary and random tokens. Equal logits
+# would cost $\ln V$, and logits of size 1 cost half a unit more ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)), so the loss should be about $\ln V + \frac12$:
 
 # %%
 torch.manual_seed(0)
@@ -611,9 +612,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # ### What is given, and what is wanted
 #
 # The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
-# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (Questions and answers are both eight
-# tokens long here by chance.) So the decoder is given the wanted words, *shifted right* by one, even where it would
-# have written others: that is **teacher forcing**.
+# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer `<eos>` stays among
+# the inputs, but what is wanted there is padding, which the loss skips.) So the decoder is given the wanted words,
+# *shifted right* by one, even where it would have written others: that is **teacher forcing**.
 #
 # Each word has a loss of its own. What does their average say of the whole answer? Say that the softmax gives the
 # wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of a word,
@@ -622,9 +623,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
-# Minus its logarithm is the sum $0.69 + 0.22 + 0.11 + 0 = 1.02$, the **negative log-likelihood**. Divided by the four
-# tokens, it is the loss, 0.26, the cross-entropy of chapter 7. So a smaller loss means a more probable right answer.
-# (Minimising it is **maximum likelihood** training.)
+# Minus the logarithm of 0.36 is $0.69 + 0.22 + 0.11 + 0 = 1.02$, the **negative log-likelihood**. Divided by the number
+# of tokens, four, it is the loss, 0.26, the cross-entropy of chapter 7. So a smaller loss means a more probable right
+# answer. (Minimising it is **maximum likelihood** training.)
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -657,7 +658,8 @@ def generate(model, asked, longest=8):
 # Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
 # training never showed: **exposure bias**.
 #
-# `share_right`, folded, lets a model write, and returns the share of answers that are right in every word. `hold_out`
+# `words`, folded, turns a row into text and cuts it off at its first `<eos>`, because `generate` goes on until all answers
+# have ended. `share_right` lets a model write, and returns the share of answers that are right in every word. `hold_out`
 # draws the rows that are held out.
 
 
@@ -754,11 +756,10 @@ assert share_right(wide, unseen) > 0.95
 # %% [markdown]
 # ## One question, followed to its answer
 #
-# At `<bos>` the model must choose the first word of its answer to *Hi, how are you?* What does it read from the
-# question? One head of the last decoder layer is enough to see: head 1 of its cross-attention, with $d_k = 8$. When
-# `<bos>` first meets the memory, in layer 1, its query is the same for every question, and only the keys and values
-# differ. What it reads there is added to it, so in layer 2 its query depends on the question. In the picture,
-# *value[0]* is the first of a value's 8 numbers:
+# At `<bos>` the model must choose the first word of its answer to *Hi, how are you?* What does it read from the question?
+# Look at one head of the last decoder layer: head 1 of its cross-attention, with $d_k = 8$. In layer 1 the query of
+# `<bos>` is the same for every question. What it reads there is added to it, so in layer 2 its query depends on the
+# question. In the picture, *value[0]* is the first of a value's 8 numbers:
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -839,8 +840,8 @@ plt.show()
 # Of the 0.92 with which the blend begins, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`. A norm, the
-# feed-forward network and another norm follow, and the dot product of the result with each token's embedding is its
-# logit. *I* has by far the largest, 10.5, and is written.
+# feed-forward sublayer and its norm follow. A token's logit is the dot product of the result with its embedding. *I*
+# has by far the largest, 10.5, and is written.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
@@ -863,7 +864,7 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No, only writing does. We claimed that one pass equals many, and on the trained model it can be seen. Send `<bos>` and
+# No, only writing does. But one pass gives the same logits as many, and the trained model can show it. Send `<bos>` and
 # the words that the model has written through the decoder in one pass. With the causal mask, row $t$ of its logits
 # depends on the question and on tokens 0 to $t$ alone. When the model wrote, the pass that chose word $t + 1$ received
 # exactly tokens 0 to $t$, so the last row of that pass should equal row $t$:
@@ -975,9 +976,9 @@ assert of_strangers(leaking)[0] > 0.97 and of_strangers(leaking)[1] < 0.2
 assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 
 # %% [markdown]
-# Only the writing tells. (A correct model's loss is near 0 here, too, and its accuracy as high.) In training the wanted
-# word is the next input, and the model has learned to copy it from there. That works for held-out answers, too, so loss
-# and accuracy look perfect. When the model writes, the next input is not there yet.
+# Only the writing tells. (With the mask, loss and accuracy look the same.) In training the wanted word is the next
+# input, and the model has learned to copy it from there. That works for held-out answers, too, so loss and accuracy
+# look perfect. When the model writes, the next input is not there yet.
 #
 # A low loss says little about masks, and even good answers do not say enough: of [nine kinds of wrong
 # mask](#nine-wrong-masks), two leave nearly all answers right.
@@ -986,11 +987,12 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # ## The leak test
 #
 # How do you notice a missing mask before training? The causal mask must ensure one property: *no position sees its
-# future*, not even by a detour through a lower layer. Here is why it does. In layer 1, row $t$ is made of words 0 to $t$
-# alone. In each further layer, row $t$ is made of rows 0 to $t$ of the layer below, and none of these holds a later
-# word. Norms and feed-forward networks work on each row alone, and the memory has no word of the answer.
+# future*, not even by a detour through a lower layer. It does: in layer 1, row $t$ is made of words 0 to $t$ alone. In
+# each further layer, row $t$ is made of rows 0 to $t$ of the layer below, and none of these holds a later word. Norms
+# and feed-forward networks work on each row alone, and the memory has no word of the answer.
 #
-# So change later words, and the earlier logits must not move. That is the **leak test**:
+# So change later words, and the earlier logits must not move, except for rounding. That is the **leak test**. Here the
+# cut stands after three tokens: from the fourth on, each answer is replaced by another.
 
 
 # %%
@@ -1010,11 +1012,11 @@ for name, either in ("with the mask", screen), ("without", leaking):
 assert moves(screen, questions[unseen], answers[unseen, :-1]) < 1e-4 < 1 < moved
 
 # %% [markdown]
-# It needs no training: a fresh model and random tokens will do. `check`, folded, makes this test in `model.train()` and
-# in `model.eval()`, because code may compute attention in another way when it does not train, and miss a mask there. It
-# makes three more. Padding after the question must not move a logit at a real position. Another question must move
-# some. And every logit must be a number: a position that may attend to nothing gets NaN, here as in
-# `nn.MultiheadAttention`. The model must be built without dropout, which would move the logits by chance.
+# It needs no training: a fresh model and random tokens will do. `check`, folded, runs it in `model.train()` and in
+# `model.eval()`, because code may compute attention differently in each. It also checks that some later logit does move,
+# that padding after the question moves no logit at a real position, that another question moves some, and that every
+# logit is a number. (A position that may attend to nothing gets NaN, here as in `nn.MultiheadAttention`.) Build the model
+# without dropout, which would move logits by chance.
 
 
 # %% the leak test and three others tags=["hide-input"] file="transformer.py"
@@ -1049,16 +1051,16 @@ fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
 check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 
 # %% [markdown]
-# The leak test cannot see
+# The leak test cannot see:
 #
 # 1. targets that are not shifted, because it never sees what is wanted;
 # 2. a mask that hides too much, because then nothing leaks;
 # 3. a leak that lies entirely behind its cut, between positions 5 and 6, for example. So repeat it at several cuts, with
 #    random tokens, since real answers often end alike.
 #
-# Against the second gap helps a reference: PyTorch's layers, given the same parameters (`by_pytorch`, folded), should
-# give the same logits at all real positions. Mind that True means *hidden* in `nn.MultiheadAttention` and
-# `nn.Transformer`, but *may attend* in `F.scaled_dot_product_attention`, as in this book.
+# A reference finds the second: PyTorch's layers, given the same parameters (`by_pytorch`, folded), give the same logits
+# at all real positions. Mind that True means *hidden* in `nn.MultiheadAttention` and `nn.Transformer`, but *may attend*
+# in `F.scaled_dot_product_attention`, as in this book.
 
 
 # %% PyTorch's layers, with our parameters tags=["hide-input"] file="transformer.py"
