@@ -33,10 +33,11 @@ transformer_map(built=4)
 # word's vector play all three roles. *Python* asks its sentence: the query is the vector of *python*, and the keys and
 # the values are the vectors of all the words.
 #
-# The vectors of the words, called *embeddings*, are those of [chapter 2](02_similarity.ipynb#real-vectors). They have
-# length 1, so the scores are cosines. We divide these by 0.1 to make the choice sharper. And for now *python* must not
-# choose itself, because it is so like itself that it would take more than 99 percent of the weight. Below, `softmax` is
-# chapter 3's; `embeddings`, one row a word, and `row_of`, a word's row number, come from the folded cell.
+# The vectors of the words, called *embeddings*, are those of [chapter 2](02_similarity.ipynb#real-vectors). They are
+# scaled to length 1, so the scores are cosines. We divide these by a temperature of 0.1, to make the choice sharper.
+# And for now *python* must not choose itself, because its cosine with itself is 1, so it would take more than 99
+# percent of the weight. Below, `softmax` is chapter 3's; `embeddings`, one row a word, and `row_of`, a word's row
+# number, come from the folded cell.
 
 # %% the vectors of the words, and a look-up tags=["hide-input"]
 import numpy as np
@@ -139,9 +140,9 @@ assert weights[-1].round(2) == 0.88
 # which say nothing about *python*; the weights pick out the one word that does. Attention is a blend whose weights are
 # computed from the words.
 #
-# Does *python* now mean a language in the first sentence? Add what it received to its own vector. Its cosine with
-# *imports* rises from 0.21 to 0.53, but that with *programming* falls from 0.25 to 0.21. It has received the word
-# *import*, and not what *import* implies.
+# Does *python* now mean a language in the first sentence? Not yet. Add what it received to its own vector. The sum's
+# cosine with *imports* is 0.53, where that of *python* alone was 0.21. But with *programming* it falls from 0.25 to
+# 0.21, because *python* has received the word *import*, and not what *import* implies.
 
 # %% tags=["proof"]
 compared = ("imports", "serpent", "programming")
@@ -163,10 +164,11 @@ weights, _ = look_up("the snake shed its skin", "its", itself=False)
 assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 
 # %% [markdown]
-# Other weights would not help, because they blend the same vectors. But a matrix can turn the vector of *import* into
-# [the vector of what it implies](#and-python) before it is handed over. So this chapter adds three matrices, the same
-# for every word, which training can change. One decides what a word hands over. The other two decide which words are
-# chosen, because likeness is a poor way to choose, as you will see next.
+# Other weights would hardly help, because they blend the same vectors, and none of these holds what *import* implies.
+# But a matrix can turn the vector of *import* into [the vector of what it implies](#and-python) before it is handed
+# over. So this chapter adds three matrices, the same for every word, which training can change. One decides what a word
+# hands over. The other two decide which words are chosen, because likeness is a poor way to choose, as you will see
+# next.
 #
 # ## Queries, keys and values
 #
@@ -197,10 +199,11 @@ assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 # free choice because values are only weighted and added; usually $d_v = d_k$. So $W_Q$ and $W_K$ have the shape
 # $(D, d_k)$, and $W_V$ has the shape $(D, d_v)$.
 #
-# Real word vectors are too long to work through by hand, so we return to *python* once the parts have run on smaller
-# ones. Take *dog bites man*. A word has three numbers: is it *alive*, is it an *action*, is it *human*? So *dog* is
-# $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two numbers, *alive* and *action*, and
-# values have two, *alive* and *human*. So $D = 3$ and $d_k = d_v = 2$, and each matrix has three rows of two:
+# Real word vectors are too long to work through by hand, so take small ones first. (*Python* [comes back
+# below](#and-python).) The sentence is *dog bites man*. A word has three numbers: is it *alive*, is it an *action*, is
+# it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two numbers,
+# *alive* and *action*, and values have two, *alive* and *human*. So $D = 3$ and $d_k = d_v = 2$, and each matrix has
+# three rows of two:
 #
 # | what the word is | $W_Q$: it asks for (*alive*, *action*) | $W_K$: it is found by (*alive*, *action*) | $W_V$: it hands over (*alive*, *human*) |
 # |---|---|---|---|
@@ -210,8 +213,8 @@ assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 #
 # Actions ask for something alive, and living things ask for an action, both with a 2, so that the choice is clear. Each
 # is found by what it is, and being human counts as extra alive, so *man* is easier to find than *dog*. A word hands
-# over whether it is alive and human, so an action hands over nothing: what draws a query and what is handed over are
-# separate decisions. To project a word, add up the rows of what it is. So the query of *bites* is the row *action*,
+# over whether it is alive and human, so an action hands over nothing: what a word is found by and what it hands over
+# are separate decisions. To project a word, add up the rows of what it is. So the query of *bites* is the row *action*,
 # $(2, 0)$, and the key of *man* is $(1, 0) + (1, 0) = (2, 0)$.
 
 # %% tags=["nbval-check-output"]
@@ -272,8 +275,8 @@ plt.show()
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
 # Because these values hold only 0 and 1, each number is a share of the weight: 95.5 percent of the verb's attention
-# went to what is alive, and 76.8 percent to what is human. It cannot say *who* bites: *man bites dog* gives the same
-# vector. Could other matrices tell? A [later section](#does-the-order-of-the-words-matter) asks.
+# went to what is alive, and 76.8 percent to what is human. The context vector cannot say *who* bites: *man bites dog*
+# gives the same one. Could other matrices tell? A [later section](#does-the-order-of-the-words-matter) asks.
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -322,7 +325,7 @@ quiz.one_choice(
 # | $K$, keys | $(S, d_k)$ | what one word can be found by |
 # | $V$, values | $(S, d_v)$ | what one word hands over |
 # | $Q K^\top$, **scores** | $(T, S)$ | how well each key matches one query |
-# | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, rescaled to a [similar size](#why-the-square-root) at every $d_k$ |
+# | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, rescaled: before training, of [similar size](#why-the-square-root) at every $d_k$ |
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its *context vector* |
 #
@@ -413,10 +416,9 @@ assert np.allclose(context, attention_by_loop(q, k, v))
 # through `attention` at once: queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
 #
 # Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. It has $D (2 d_k + d_v)$ parameters, however
-# long the sentence is, and computes its weights afresh for each sentence. It does not add what a word receives to the
-# word's own vector, as we did with *python*: that is a step outside attention ([chapter 8](08_encoder.ipynb)). In
-# training nobody says which word should attend to which. But every step here has a derivative, so an error in the
-# model's output can correct all three matrices ([chapter 7](07_learning.ipynb)).
+# long the sentence is, and computes its weights afresh for each sentence. In training nobody says which word should
+# attend to which. But every step here has a derivative, so training can correct all three matrices by the error of the
+# model's output ([chapter 7](07_learning.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -464,7 +466,7 @@ quiz.one_choice(
 # queries and keys is nearly 0, because a small change of a score hardly changes any weight.
 #
 # Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions the variance is 1 at
-# every width. Compare one random query with ten random keys. Here is its largest weight, on average:
+# every width. The largest weight of a random query among ten random keys, on average:
 #
 # | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
 # |---|---|---|---|
@@ -512,16 +514,17 @@ quiz.number(
 # ## And *python*?
 #
 # Back to real vectors. We want *python* to receive *programming* where it finds *import*, and *animal* where it finds
-# *snake*. A matrix that turns the vector $a$ of one word, of length 1, into the vector $b$ of another is the **outer
-# product** $a^\top b$, which holds each number of $a$ times each number of $b$. Multiply a word's vector $x$ by it:
+# *snake*. Let $a$ and $b$ be the vectors of two words, of length 1. The **outer product** $a^\top b$ is a matrix that
+# turns $a$ into $b$. It holds each number of $a$ times each number of $b$. Multiply a word's vector $x$ by it:
 # $x \, a^\top b = (x \cdot a) \, b$. For $x = a$ this is $b$, because $a \cdot a = 1$. Otherwise it is $b$ times the
 # cosine of $x$ with $a$.
 #
-# - $W_V$ is the sum of two outer products: one turns *import* into *programming*, the other *snake* into *animal*.
-# - $W_K$ is the identity: a word is found by its own vector.
-# - $W_Q$ turns *python* into the query *import* + *snake* − *python*, which says: who is like *import* or *snake*, but
-#   not like *python*? The query is the same in every sentence, since it is computed from *python* alone. What differs
-#   is which keys are there.
+# - $W_V$ is the sum of two outer products: one turns *import* into *programming*, the other *snake* into *animal*. Each
+#   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
+# - $W_K$ is the identity: a word is found by its own vector, so $d_k = D = 384$.
+# - $W_Q$ is the outer product of *python* and the query that we want, *import* + *snake* − *python*, which says: who is
+#   like *import* or *snake*, but not like *python*? The query is the same in every sentence, since it is computed from
+#   *python* alone. What differs is which keys are there.
 #
 # What *python* receives is again added to its own vector, and the output shows this sum's cosine with *programming* and
 # *animal*.
@@ -533,7 +536,7 @@ def vector(word):
 
 
 wanted = vector("import") + vector("snake") - vector("python")
-# attention will divide by the root of 384; cosines are small already: undo it
+# 10 is 1 / 0.1, the temperature; the root undoes attention's division by √384
 python_q = 10 * np.sqrt(384) * np.outer(vector("python"), wanted)
 python_k = np.eye(384)
 python_v = np.outer(vector("import"), vector("programming"))
@@ -574,15 +577,16 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # *Python* moves towards *programming* beside *import*, and towards *animal* beside *snake*. *Imported*, for which we
 # made no pair, works almost as well, because its cosine with *import* is 0.73. *Lizard*, whose cosine with *snake* is
 # only 0.42, gets less weight and hands over less of *animal*. That *import* implies *programming* was our choice;
-# training has to find its matrices from examples.
+# training has to find its matrices from examples. And we added what *python* received to its own vector. A head does
+# not: that step comes outside attention ([chapter 8](08_encoder.ipynb)).
 
 # %% [markdown]
 # ## Masks: leaving a word out
 #
-# So far every word may see every other. Some must not be seen: those not yet written, and *padding*, which only makes
-# short sentences as long as the others, so that a batch fits into one array. A **mask** is a boolean matrix, with a row
-# for each query and a column for each key. In this book, as in PyTorch's `scaled_dot_product_attention`, **True means
-# *may attend***.
+# So far every word may see every other. Some words must not be seen: those not yet written, and *padding*, tokens that
+# only make short sentences as long as the others, so that a batch fits into one array. A **mask** is a boolean matrix,
+# with a row for each query and a column for each key. In this book, as in PyTorch's `scaled_dot_product_attention`,
+# **True means *may attend***.
 #
 # A *causal mask* (or *look-ahead mask*) hides the future: query $t$ may attend only to keys $0$ to $t$. A model that
 # writes each word from the words before it is called **autoregressive**. While it writes, later words do not exist yet.
@@ -757,7 +761,7 @@ print("times the mask, after       ", zeroed.round(3), "sum", zeroed.sum().round
 # divides them still contains the hidden word's exponential. Through this sum the hidden word still changes the other
 # weights, so under a causal mask the future leaks: *bites* gives *dog* 0.187 in *dog bites man*, but 0.446 if the last
 # word is a second *dog*. With minus infinity it is 0.804 in both.
-#
+
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
 assert np.allclose(padded_weights[0], small_weights)
@@ -903,10 +907,11 @@ assert (blank == 0).all()
 # ## What does attention cost?
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score and $d_v$ for its part of
-# the blend, and one weight to store. Within one text $S = T$, so the time for the $T^2$ pairs is *quadratic*: it grows
-# with the square of the text's length. So does the memory if all weights are stored. The projections cost
-# $T D (2 d_k + d_v)$ multiplications, which grow only with $T$. With $d_k = d_v$ the projections take $3 T D d_k$, and
-# the pairs $2 T^2 d_k$. So in short texts the projections are most of the work. From $T = 1.5 \, D$ on it is the pairs.
+# the blend, and has one weight, which may be stored. Within one text $S = T$, so the time for the $T^2$ pairs is
+# *quadratic*: it grows with the square of the text's length. So does the memory if all weights are stored. The
+# projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$. With $d_k = d_v$ the projections take
+# $3 T D d_k$, and the pairs $2 T^2 d_k$. So in short texts the projections are most of the work. Beyond $T = 1.5 \, D$
+# the pairs are.
 #
 # What do you get in return? In attention any word reaches in one step any other that it may see, and where the whole
 # text is known, as in training, all queries can be computed in parallel.

@@ -106,9 +106,10 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # Did the verb need two heads? One head gives it one average, and what went into an average cannot in general be read
 # back. Let words be numbers for a moment, and let the head give the weight $\tfrac23$ to the first noun and $\tfrac13$
-# to the last. The pair 1, 5 then gives $\tfrac23 \cdot 1 + \tfrac13 \cdot 5 = \tfrac73$. So does the pair 2, 3, and so
-# does every pair on a line. A second head with the weights $\tfrac13$ and $\tfrac23$ gives $\tfrac{11}3$ for 1, 5, and
-# this is true on another line. The two lines cross in one point, so two averages together determine the pair:
+# to the last. The pair 1, 5 then gives $\tfrac23 \cdot 1 + \tfrac13 \cdot 5 = \tfrac73$. So does the pair 2, 3, and
+# every pair on the red line below. A second head, with the weights $\tfrac13$ and $\tfrac23$, gives $\tfrac{11}3$ for
+# 1, 5 and for every pair on the blue line. The lines cross in one point only, so two averages together determine the
+# pair:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The plane of pairs: first noun across, last noun up. The red line of head 1, where the average is 7 thirds, goes through the pairs 1, 5 and 2, 3 and 3, 1. The blue line of head 2, where the average is 11 thirds, crosses it at 1, 5 only."}}
 figure, axes = plt.subplots(figsize=(5.6, 3.4))
@@ -129,16 +130,18 @@ plt.show()
 # Words are vectors. Say a noun fills 8 of a word's 16 numbers, the same 8 for every noun. To tell both nouns, the verb
 # must receive 16 numbers. A single head of width 16 has room for them:
 #
-# **Predict first.** How many of the 16 can be worked out from what this one head hands over?
+# **Predict first.** Can both nouns be worked out from what this one head hands over: whole, half, or not at all?
 #
-# The head hands over $\alpha \, a + (1 - \alpha) \, b$, where $a$ is the first noun and $b$ the last. This average fills
-# 8 numbers, like the nouns themselves. $W_V$ can spread the 8 over 16 entries, but these tell no more than the 8 did. So
-# one head, however wide, brings 8 equations for 16 unknowns, and half is lost. Two heads of width 8 have no more room
-# together than the wide one, but they bring two averages, 16 equations: nothing is lost. (If nouns fill more than 8
-# numbers, two heads of width 8 lose some, too. Both are [measured below](#why-exactly-half).)
+# Let the head give the weight $\alpha$ to the first noun, $a$, and $1 - \alpha$ to the last, $b$. Its average is
+# $\alpha \, a + (1 - \alpha) \, b$, which fills 8 numbers, like the nouns themselves. $W_V$ can spread the 8 over 16
+# entries, but these tell no more than the 8 did. With fixed weights one head, however wide, brings 8 equations for 16
+# unknowns: they fix 8 combinations of the numbers, and nothing about the other 8. In this sense half is lost. Two heads
+# of width 8 have the same room together, but bring two different averages: 16 equations, and nothing is lost. (The half
+# is [measured below](#why-exactly-half). If nouns fill more than 8 numbers, two heads of width 8 [lose some,
+# too](#what-if-nouns-fill-more-than-half-of-a-word).)
 #
-# With *dog* and *man* alone, one head with the weights $\tfrac23$ and $\tfrac13$ would do, because only a few pairs are
-# possible, and no two of them have the same average.
+# And the verb above? With *dog* and *man* alone, one head with the weights $\tfrac23$ and $\tfrac13$ would do, because
+# only a few pairs are possible, and no two of them have the same average.
 
 # %% [markdown]
 # ## The definition
@@ -161,8 +164,8 @@ plt.show()
 #
 # Why $d_k = D / H$? Because the heads then have $H d_k = D$ columns together, so the layer has as many parameters and
 # multiplications as with a single wide head ($H = 1$, and a $W_O$ after it). The price is that a narrower head compares
-# words on fewer numbers. If it has only one or two numbers for each word, a query can hardly pick out any one word it
-# wants from many ([how few are too few](#what-if-a-head-is-too-narrow)).
+# fewer numbers of each word. If it has only one or two numbers for each word, a query can hardly pick out any one word
+# it wants from many ([how few are too few](#what-if-a-head-is-too-narrow)).
 
 # %% [markdown]
 # ### Heads are a sum
@@ -183,8 +186,9 @@ plt.show()
 #
 # Head $h$, with its attention weights $A^{(h)}$, adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all heads had the same
 # weights $A$, the sum would be $A X \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$, which one wide head can compute.
-# So several heads gain only where their attention weights differ. And because a sum has no order, *head 3* of one
-# trained model need not be like *head 3* of another.
+# So several heads gain only where their attention weights differ. And a sum has no order: if two heads change places,
+# together with their rows of $W_O$, the layer computes the same. So *head 3* of one trained model need not be like
+# *head 3* of another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -285,10 +289,10 @@ quiz.one_choice(
 #
 # In code the query matrices of all heads stand side by side in one matrix of shape $(D, D)$, so that one product
 # computes all queries, and likewise for keys and values. Then each row of the product is cut into $H$ slices of $d_k$,
-# and two axes are swapped, so that each head has a matrix of its own with a row for every word. In the picture a cell
-# is labelled with its row and column in the first matrix. Follow cell 1,2, counted from 0: the second word's third
-# number. After the reshape it is the first of the two that the second word has in head 2. After the swap it stands in
-# the second row of head 2's own matrix. The number itself has not changed:
+# and two axes are swapped, so that each head has a matrix of its own with a row for every word. In the picture below, a
+# cell is labelled with its row and column in the first matrix. Follow cell 1,2, counted from 0: the second word's third
+# number. After the reshape it is the first of the second word's two numbers for head 2. After the swap it stands in the
+# second row of head 2's own matrix. The number itself has not changed.
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. Below, the same in reverse, in paler colours: attention in each head gives two matrices of 3 rows and 2 columns, H by T by d_k; axes are swapped to T by H by d_k, a reshape gives T by D, and W_O gives the output."}}
@@ -541,10 +545,10 @@ quiz.number(
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# The same layer again, now as the module that is trained below. It adds a vector, a *bias*, after each product, which
-# the formula above does not. PyTorch's own `nn.MultiheadAttention` does so, too. The $T$ queries may come from other
-# words than the $S$ keys and values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)), so it
-# serves as self-attention and as *cross-attention*.
+# The same layer again, now as the module that is trained below. Like PyTorch's own `nn.MultiheadAttention`, and unlike
+# the formula above, it adds a vector, a *bias*, after each product. The $T$ queries may come from other words than the
+# $S$ keys and values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)), so the module serves
+# as self-attention and as *cross-attention*.
 
 # %%
 import torch
@@ -584,7 +588,7 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 #
 # - A causal mask, $(T, S)$, fits as it is.
 # - A padding mask, $(B, S)$, True for real words, needs two axes: `mask[:, None, None]` is $(B, 1, 1, S)$. Without them
-#   it is taken for $(T, S)$, and is silently wrong if $B = T$ or $B = 1$.
+#   it is taken for $(T, S)$, and is silently wrong if $B = T > 1$.
 # - A mask for each sentence, $(B, T, S)$, needs one more axis: `mask[:, None]`. Without it, broadcasting adds an axis
 #   in front, $(1, B, T, S)$, so $B$ stands where $H$ should. If $B = 1$, that is harmless. If $B = H$, it is silently
 #   wrong, because [head $h$ takes the mask of sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis).
@@ -597,9 +601,8 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 # `w_q.weight` and *columns* of `w_o.weight`. `F.scaled_dot_product_attention` returns no weights. Where you want to see
 # them, write its steps out, as in [chapter 4](04_self_attention.ipynb#the-same-as-a-pytorch-module).
 #
-# The module agrees with a loop over heads (in the folded cell). Does it agree with PyTorch's `nn.MultiheadAttention`?
-# If it does, you can use PyTorch's layer and know what is in it. Copy the parameters, and compare the two, under a
-# causal mask and as cross-attention:
+# The module agrees with a loop over heads (in the folded cell). To know what is in PyTorch's `nn.MultiheadAttention`,
+# copy our parameters into it, and compare the two, under a causal mask and as cross-attention:
 
 
 # %% a loop over heads gives the same tags=["hide-input"]
@@ -654,9 +657,9 @@ for y, mask in (x, causal), (other, None):
     assert apart < 1e-6
 
 # %% [markdown]
-# `nn.MultiheadAttention` calls $D$ `embed_dim` and returns the weights as well, *averaged over the heads* unless you
-# pass `average_attn_weights=False`. Two of its habits differ from ours: in its boolean masks True means *hidden*, and
-# unless `batch_first=True` the batch is the second axis.
+# They agree, up to rounding. `nn.MultiheadAttention` calls $D$ `embed_dim` and returns the weights as well, *averaged
+# over the heads* unless you pass `average_attn_weights=False`. Two of its habits differ from ours: in its boolean masks
+# True means *hidden*, and unless `batch_first=True` the batch is the second axis.
 
 # %% [markdown]
 # ## Why do heads become different?
@@ -669,9 +672,8 @@ for y, mask in (x, causal), (other, None):
 # into a head of width 8. A layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12
 # numbers, into its output for the verb.
 #
-# **Predict first.** Train a layer of one head; one of two heads that start at random; and one of two heads that start
-# identical in everything, their rows of $W_O$ included. What share of the nouns does each miss? (The squared error,
-# divided by that of always answering 0.)
+# **Predict first.** Train three layers: one head; two heads with random starts; two heads with equal starts, rows of
+# $W_O$ included. What share of the nouns does each miss? (The squared error, divided by that of always answering 0.)
 
 
 # %% layers with one head and with two, trained tags=["hide-input"]
@@ -749,18 +751,18 @@ assert parted < 0.005
 # %% [markdown]
 # The weights in the output are means over 2,000 sentences. Leave its last row, trained once, for the quiz below.
 #
-# One head misses nearly half, as counted above. (That it is 0.42 and not 0.50 has [a reason of its
-# own](#could-one-head-escape-by-other-means): the weights carry one number, too.)
+# One head misses nearly half. (The count above, now with 6 numbers for a noun, gives 0.50. Why 0.42? [The weights carry
+# one number, too](#could-one-head-escape-by-other-means).)
 #
 # Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
 # different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights
 # need not be 1 and 0. Two different averages are enough, and $W_O$ works out the nouns from them.
 #
-# Why? Training corrects each matrix according to how a change in it would change the error, and a head reaches the
+# Why? Training corrects each matrix according to how a change in it would change the error, and a head affects the
 # error only through its own rows of $W_O$. Two heads that are equal, rows included, get equal corrections, so they stay
-# equal. If they differ at all, so do their corrections, and a task that one average cannot solve rewards the
-# difference. So it takes both: different starts, which break the *symmetry*, and a task that needs two averages. Where
-# one average would do, nothing forces heads to differ.
+# equal. If they differ at all, so do their corrections, and presumably a task that one average cannot solve rewards the
+# difference. Different starts break the *symmetry*, and the task pulls the heads apart. Where one average would do,
+# nothing forces heads to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -851,12 +853,13 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
 # Training does find one: in these three sentences head 3 gives nearly all of its weight to the word before, and no
-# other head comes near that. Such a head is called a **previous-token head**.
+# other head comes near that. So here, too, heads have become different. Such a head is called a **previous-token
+# head**.
 #
-# Does a head of this layer find out who bit? Where the biter stands just before the verb, head 3 does: *bit* gives
-# *dog* 1.00 in *the dog bit the man*, and *man* 1.00 in *the man bit the dog*. But it finds the word before, and not
-# the biter: in the sentence above it finds *that*. Head 11, for example, hardly depends on the order: it gives *dog*
-# 0.31 in the one and 0.28 in the other.
+# Does a head of this layer find out who bit? Head 3 seems to: *bit* gives *dog* 1.00 in *the dog bit the man*, and
+# *man* 1.00 in *the man bit the dog*. But only because the biter is the word before: in *the dog that bit the man ran*,
+# *bit* looks at *that*. Head 11, for example, hardly depends on the order: it gives *dog* 0.31 in the one and 0.28 in
+# the other.
 
 # %% tags=["proof"]
 for text, biter, of_dog in (
@@ -873,7 +876,8 @@ for text, biter, of_dog in (
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
 # **ablation**; see [chapter 15](15_pretrained.ipynb)): let it add 0 to the [sum of the heads](#heads-are-a-sum), and
 # measure how much worse the model does on new text. [Going further](#what-else-do-heads-do-and-can-they-be-removed)
-# describes what else heads do, which of them can be removed, and why so much weight may go to `[CLS]`.
+# describes what else heads do, which of them can be removed, and why six of these twelve heads give much of their
+# weight to `[CLS]`.
 
 # %% [markdown]
 # ## Exercises
@@ -1123,12 +1127,12 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# One head gives each word one average, and from one average two words cannot be told. Where a few numbers of each word
-# are enough, several narrow heads, each with its own average, can do better than a wide one. So attention runs several
-# times side by side, in narrow heads with matrices of their own. The layer then has as many parameters and
-# multiplications as with a single wide head and a $W_O$. Each head writes through its own rows of $W_O$, and what they
-# write is added up. In our task training made the heads differ, because they started from different numbers and one
-# average would not do.
+# One head gives each word one average, and from one average two words cannot in general be recovered. Where a few
+# numbers of each word are enough, several narrow heads, each with its own average, can do better than a wide one. So
+# attention runs several times side by side, in narrow heads with matrices of their own. The layer then has as many
+# parameters and multiplications as with a single wide head and a $W_O$. Each head writes through its own rows of $W_O$,
+# and what they write is added up. In our task training made the heads differ, because they started from different
+# numbers and one average would not do.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1200,7 +1204,7 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# One head misses half, whatever $\alpha$ is, and two heads miss nothing. Why is it half, and not more or less?
+# One head misses half, whatever $\alpha$ is, and two heads miss nothing. Why half?
 #
 # Alongside the average, take the combination $(1 - \alpha) \, a - \alpha \, b$. Together, average and combination give
 # both nouns. Let the nouns be independent and drawn alike, with mean 0. Then average and combination have the same
@@ -1273,8 +1277,8 @@ for size in (8, 12, 16):
 # so half is missed: a tie with one head. (The extra 0.01 is chance in the draw, and the price of fitting on one sample
 # and measuring on another.) Apart from such hundredths, two heads never do worse in this test, and they gain most where
 # a few numbers of each word are enough. That may be the usual case: to agree with its subject, a verb needs to know
-# *one or many?*, and not all that the subject means. What narrow heads give up is in the comparing: each compares words
-# on fewer numbers ([why that matters](#what-if-a-head-is-too-narrow)).
+# *one or many?*, and not all that the subject means. What narrow heads give up is in the comparing: each compares fewer
+# numbers of each word ([why that matters](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
 pairs = np.array([[1, 5], [2, 3]])
