@@ -12,10 +12,10 @@
 # and forget the rest? This chapter builds a look-up that answers with a *blend* of all entries, with the largest share
 # from the best match. And it shows why transformers divide their scores by the square root of the width of the keys.
 #
-# You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule, and what a
-# mean is and a variance. The chapter takes about 29 minutes to read, and 20 for the exercises. [Going
-# further](#going-further), at the end, takes 7 more minutes. Only the code? Read [scaled dot-product
-# attention](#scaled-dot-product-attention) and the two sections *Break it*.
+# You need [chapter 2](02_similarity.ipynb), means and variances, the derivative of $e^x$, the quotient rule and the
+# chain rule. The chapter takes about 29 minutes to read, and 20 for the exercises. [Going further](#going-further), at
+# the end, takes 7 more minutes. Only the code? Read [scaled dot-product attention](#scaled-dot-product-attention) and
+# the two sections *Break it*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
 from functools import partial
@@ -83,7 +83,8 @@ with np.errstate(all="ignore"):
 # changes how two good ones share: keys with the scores 6 and 5 share 2 to 1 if the lowest score is 4, and 106 to 105 if
 # it is $-100$.
 #
-# So we ask for five things. Many formulas give positive shares that sum to 1, but these demands leave only one:
+# So we ask for five things. Many formulas meet the first two. All five together leave only one kind of formula, as we
+# shall see.
 #
 # 1. Every finite score gets a positive share. If a key had share 0 for a range of scores, no small change of its score
 #    would change its share, and learning would get no hint.
@@ -304,9 +305,10 @@ plt.show()
 # hard choice has a slope of 0 everywhere but at its jumps, where it has none. Attention is this soft look-up, *soft
 # attention*.
 #
-# Nobody buys a blended price, but attention blends word vectors. Is such a blend still like the words in it? Yes: half
-# of each of two unrelated vectors of length 1 has a cosine of 0.71 with both, where an unrelated word has about 0. Is
-# it also near to a word that fits both? Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter
+# Nobody buys a blended price, but attention blends word vectors. Is such a blend still like the words in it? Yes: take
+# two vectors of length 1 at right angles, and add half of each. The sum has length $\sqrt{1/2}$ and the dot product
+# $\tfrac12$ with each, so its cosine with each is 0.71. An unrelated word has about 0. Is the blend also near to a word
+# that fits both? Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter
 # 2](02_similarity.ipynb#real-vectors). Which words are nearest?
 
 # %% the words nearest to a blend tags=["hide-input"]
@@ -328,13 +330,13 @@ assert (
 )
 
 # %% [markdown]
-# After the two words and their plurals comes *bank*, the nearest of all other words. (To *account* alone its cosine is
-# 0.31, to *river* 0.25.) We chose this pair. For most pairs nothing so neat appears.
+# After the two words and their plurals comes *bank*, the nearest of all the others. (To *account* alone its cosine is
+# 0.31, to *river* 0.25.) We chose the pair and the shares. For most pairs nothing so neat appears.
 
 # %% [markdown]
 # ## Break it: scores of a thousand
 #
-# Before we use this look-up further, here are two ways in which code for it fails, one loud and one silent.
+# Code for this look-up can fail in two ways: one shows in the result, and the other goes unnoticed.
 #
 # **Predict first.** `shares_by_loop([1000, 1001, 1002])` has the same differences as 0, 1, 2. What does it return?
 
@@ -384,7 +386,8 @@ except ValueError as error:
     print("weighted_average says:", error)
 
 # %% [markdown]
-# So test with more keys than queries: over the wrong axis each key's column sums to 1, and there are more columns than
+# With equal scores, and as many keys as queries, all rows sum to 1 over either axis. So test with scores that differ
+# and with more keys than queries: over the wrong axis each key's column sums to 1, and there are more columns than
 # rows, so the rows cannot all sum to 1.
 
 # %% tags=["proof"]
@@ -394,9 +397,9 @@ assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
 # %% [markdown]
 # ## Temperature
 #
-# The five demands left the base $a$ open, and so the scale of the scores. To choose it is to choose how sharp the
-# look-up is, and the division by $\sqrt{d_k}$, further on, is such a choice. Divide the scores by a positive number
-# $\tau$, the **temperature**, before the softmax.
+# The five demands left the base $a$ open, and so the scale of the scores. This scale sets how sharp the look-up is.
+# (The division by $\sqrt{d_k}$ will set it, too.) Divide the scores by a positive number $\tau$, the **temperature**,
+# before the softmax.
 #
 # **Predict first.** Raise $\tau$ until it is very large. Where do the weights of the four entries go?
 
@@ -440,11 +443,6 @@ movable.temperature(drinks, scores)
 # Tea gets $e^{-1/\tau}$ times as much as coffee: nine tenths at $\tau = 10$, and less than a hundredth at 0.2.
 
 # %% tags=["proof"]
-crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
-assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
-    0.04,
-    0.94,
-]
 assert softmax(np.array([4, 0]))[0].round(3) == 0.982
 assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
 assert (curves.argsort(axis=1) == scores.argsort()).all()
@@ -454,11 +452,9 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 # %% [markdown]
 # ## How far do weights move?
 #
-# We wanted a soft look-up because a hard one has no slope to learn from. How much slope does this one have, and when
-# does it lose it?
-#
-# How much does a weight change when a score changes a little, the others held fixed? The answer is a *partial
-# derivative*. If learning takes steps in proportion to these derivatives, it nearly stops where all are nearly 0.
+# A hard look-up has no slope to learn from. How much has the soft one? That is, how much does a weight change when one
+# score changes a little, the others held fixed? The answer is a *partial derivative*. If learning takes steps in
+# proportion to these derivatives, it nearly stops where all are nearly 0.
 #
 # Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. With respect to $s_i$ the numerator has the
 # derivative $e^{s_i}$. The denominator $Z$ has the same derivative, because $e^{s_i}$ is the only one of its terms that
@@ -575,10 +571,10 @@ quiz.one_choice(
 #
 # So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$: 8 for $d_k = 64$.
 #
-# How far apart are the scores of two keys? Each has the variance $d_k$, and the two are uncorrelated by the same
-# argument (multiplied out, every term has mean 0), so their difference has the variance $2 d_k$. At width 64 the
-# standard deviation is $\sqrt{128} \approx 11$. The two scores can easily differ by 10, and then one key gets $e^{10}$
-# times the weight of the other.
+# How far apart are the scores of two keys? Square their difference and multiply out: each score's square has mean
+# $d_k$, and the mixed terms have mean 0. So the difference has the variance $2 d_k$. At width 64 the standard deviation
+# is $\sqrt{128} \approx 11$. The two scores can easily differ by 10, and then one key gets $e^{10}$ times the weight of
+# the other.
 #
 # The cure is a division. Dividing the scores by $c$ divides their variance, $d_k$, by $c^2$. So with $c = \sqrt{d_k}$
 # the variance is 1 at every width: the width sets the temperature. Two scores then typically differ by $\sqrt 2$, and
@@ -695,32 +691,35 @@ quiz.number(
 # %% [markdown]
 # ### What does saturation cost?
 #
-# So undivided scores saturate the softmax. Does this hurt learning? The paper that introduced the transformer ([Vaswani
-# and others, 2017](https://arxiv.org/abs/1706.03762)) gives it as a guess: "we suspect that for large values of $d_k$,
-# the dot products grow large in magnitude, pushing the softmax function into regions where it has extremely small
-# gradients". Let us test the suspicion on queries alone. In a network the loss says which key is wanted; here we say it
-# ourselves: the first.
+# At the start, undivided scores of wide keys saturate the softmax. Does this hurt learning? The paper that introduced
+# the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) only suspects so: "we suspect that for
+# large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into regions where it
+# has extremely small gradients". Let us test the suspicion on queries alone. In a network training says which key is
+# wanted (chapter 7). Here we say it ourselves: the first.
 #
 # Take two keys. Learning should raise the weight $w_1$ of the first by changing the query $q$. With two keys $w_1$ is
 # the sigmoid of $x = q \cdot (k_1 - k_2) / \tau$, the difference of their scores, where $\tau$ is $\sqrt{d_k}$, or 1
-# without the division. Its derivative with respect to $x$ is $w_1 (1 - w_1)$, and that of $x$ with respect to each
-# entry of $q$ is the matching entry of $(k_1 - k_2) / \tau$. The derivatives of $w_1$ with respect to all entries of $q$
-# make a vector, the **gradient**, and by the chain rule it is
+# without the division. Raise $s_1$ alone, and $x$ rises as much. So the derivative of $w_1$ with respect to $x$ is
+# $w_1 (1 - w_1)$, as on the diagonal of $J$. And that of $x$ with respect to each entry of $q$ is the matching entry of
+# $(k_1 - k_2) / \tau$. The derivatives of $w_1$ with respect to all entries of $q$ make a vector, the **gradient**, and
+# by the chain rule it is
 #
 # $$\frac{\partial w_1}{\partial q} = w_1 (1 - w_1) \cdot \frac{k_1 - k_2}{\tau} .$$
 #
 # In words: to raise $w_1$, move the query towards the first key and away from the second. The first factor is small
 # where the softmax is saturated. The second is shortened by the division. Which counts for more? For random keys of
 # width 64, $k_1 - k_2$ has a length of about $\sqrt{128} = 11.3$, and the undivided scores typically differ by 11. Say
-# that the first key trails by that much (of ten random keys, the one that is wanted trails nine times in ten):
+# that the first key trails by that much. (That is no rare case: of ten random keys, the wanted one trails the best nine
+# times in ten.)
 #
 # | | $x$ | $w_1$ | $w_1 (1 - w_1)$ | length of $(k_1 - k_2) / \tau$ | length of the gradient |
 # |---|---|---|---|---|---|
-# | undivided | −11 | 0.000017 | 0.000017 | 11.3 | 0.0002 |
-# | divided by 8 | −1.4 | 0.20 | 0.16 | 1.4 | 0.23 |
+# | unscaled | −11 | 0.000017 | 0.000017 | 11.3 | 0.0002 |
+# | scaled | −1.4 | 0.20 | 0.16 | 1.4 | 0.23 |
 #
-# The divided gradient is a thousand times as long. Without the division it is nearly 0 where learning is needed, a
-# *vanishing gradient*. Now draw queries at random, each with ten keys. How long are their gradients?
+# The scaled gradient is a thousand times as long. Without the division it is nearly 0 where learning is needed, a
+# *vanishing gradient*. Now draw queries at random, each with ten keys. How long are their gradients? ([Going
+# further](#can-a-query-still-learn) has the formula for ten.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two histograms of the lengths of 2,000 gradients, on a logarithmic axis. Width 64: the scaled ones lie in a narrow hump around 0.07, the unscaled ones are spread from 3 down to 1e-18, with a median below 0.0001. Width 1024: the scaled ones are where they were, and the unscaled ones reach from 11 to below 1e-30."}}
 lengths = {}
@@ -746,13 +745,14 @@ panels[0].text(-5, 400, "unscaled", color=plots.RED, ha="right")
 plt.show()
 
 # %% [markdown]
-# Without the division the median length is below 0.0001 at width 64, and below $10^{-18}$ at 1024. With it the median is
-# about 0.07 at both, because $1/\tau$ falls with the width just as the difference of two keys grows.
+# Without the division the median length is below 0.0001 at width 64, and below $10^{-18}$ at 1024. With it the median
+# is about 0.07 at both, because the scaled weights are about the same at both, and $1/\tau$ falls with the width as the
+# length of the difference grows.
 #
-# Does a short gradient slow learning down? If it does, most undivided queries should stay where they are. Let each query
-# move, while its keys stay as they are: a step adds 10 times the gradient of $w_1$ to the query; the 10 is called the
-# **learning rate**. A query succeeds if its first key has more than 0.9 of the weight. The table shows how many have
-# succeeded before the first step, by luck, and how many after 100 steps:
+# Does a short gradient slow learning down? If it does, many unscaled queries should still fail after 100 steps. Let
+# each query move, while its keys stay as they are: a step adds 10 times the gradient of $w_1$ to the query; the 10 is
+# called the **learning rate**. A query succeeds if its first key has more than 0.9 of the weight. The table shows how
+# many have succeeded before the first step, by luck, and how many after 100 steps:
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|
@@ -779,9 +779,9 @@ assert round(scaled, 1) == 0.2
 assert round(scaled * (1 - scaled) * apart / 8, 2) == 0.23
 
 # %% [markdown]
-# So what the division does is to let the softmax *start* away from where its derivatives vanish. [Going
-# further](#can-a-query-still-learn) has the code, tries larger learning rates, and shows [when the division matters
-# less](#when-does-it-matter-less).
+# With the division every query succeeds. Without it about half fail at width 64, and four fifths at 1024. So the
+# division lets the softmax *start* where its derivatives are not nearly 0. [Going further](#can-a-query-still-learn)
+# has the code, tries larger learning rates, and shows [when the division matters less](#when-does-it-matter-less).
 
 # %% [markdown]
 # ## Exercises
@@ -1018,6 +1018,9 @@ for width in (64, 1024):
 # At width 64 nearly all unscaled queries now find their key, and at 1024 fewer than half; with the division all do. So
 # from this start the division matters less, above all for narrow keys.
 #
+# Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
+# begin from a saturated softmax. One later model, T5, avoids this by starting the query matrix with smaller numbers.
+#
 # The division also matters less with another kind of step. Go back to variance 1, and give all steps the same length,
 # 0.1. Then every query finds its key at either width, with the division or without. The unscaled ones even get there
 # sooner. Without the division the same step moves the scores $\sqrt{d_k}$ times as far. They also start that much
@@ -1064,16 +1067,20 @@ assert [
 assert ends["scaled", 64][3] == ends["scaled", 1024][3] == 1
 
 # %% [markdown]
-# Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
-# begin from a saturated softmax. One later model, T5, avoids this by starting the query matrix with smaller numbers.
-#
 # ### Does the number of keys matter?
 #
 # Yes, because many small weights add up. Suppose that one of 10,000 keys has the score 6, and all others have 0. At
 # $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of the weight, and at $\tau = 0.5$ it gets 0.94. So if
 # leads do not grow with the number of keys, attention spreads out (**dilution**). To keep its weight, a key's lead
-# $\Delta$ over $n - 1$ equal keys must grow like $\ln n$, so that $e^\Delta$ keeps pace with $n - 1$. Equal weights over
-# very many keys have small derivatives, too.
+# $\Delta$ over $n - 1$ equal keys must grow like $\ln n$, so that $e^\Delta$ keeps pace with $n - 1$. Equal weights
+# over very many keys have small derivatives, like saturated ones.
+
+# %% tags=["proof"]
+crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
+assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
+    0.04,
+    0.94,
+]
 
 # %% [markdown]
 # ### Why only powers?

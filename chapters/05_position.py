@@ -110,9 +110,9 @@ for t in (0, 1, 10, 100):
 #
 # Smaller steps would only put that off, and there is a second fault. A verb may need the word just before it, somewhere
 # in the middle of a text. But if a multiple $t\,u$ of a fixed vector $u$ is added to the input (for the plain index,
-# $u = (1, \dots, 1)$), the score of a query $q$ with the key at $t$ gains $c\,t$, with the same $c = q \cdot (u W_K)$ for
-# every key. Plotted against $t$ that is a straight line, and a straight line is highest at one of its ends. So within
-# this layer the middle never gains most.
+# $u = (1, \dots, 1)$), the key becomes $x_t W_K + t\,(u W_K)$. So its score with a query $q$ gains $c\,t$, with the
+# same $c = q \cdot (u W_K)$ for every key. Plotted against $t$ that is a straight line, and a straight line is highest
+# at one of its ends. So within this layer a position in the middle never gains most.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
@@ -347,9 +347,9 @@ quiz.number(
 # %% [markdown]
 # ## Similar, but different
 #
-# Scores are dot products, so what attention can see of two positions is the dot product of their encodings. Let them be
-# $r$ positions apart. A pair with angle $a$ in one and $b$ in the other contributes
-# $\sin a \sin b + \cos a \cos b = \cos(a - b)$. The two angles of pair $i$ differ by $\omega_i r$, whatever $t$ is:
+# Scores are dot products, so begin with the dot product of two encodings that are $r$ positions apart. A pair with
+# angle $a$ in one and $b$ in the other contributes $\sin a \sin b + \cos a \cos b = \cos(a - b)$. The two angles of
+# pair $i$ differ by $\omega_i r$, whatever $t$ is:
 #
 # $$p_t \cdot p_{t+r} = \sum_i \bigl( \sin \omega_i t \, \sin \omega_i (t + r) + \cos \omega_i t \, \cos \omega_i (t + r) \bigr) = \sum_i \cos \omega_i r .$$
 #
@@ -404,16 +404,16 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# No two positions are equal, though in a narrow encoding, with $D = 4$ or 8, some distant position comes very near
-# ([Going further](#are-all-positions-different)).
+# No two positions are equal, but with $D = 4$ or 8 some distant ones come close ([Going
+# further](#are-all-positions-different)).
 
 # %% [markdown]
 # ## A step is a rotation
 #
-# Look at one pair as a point in the plane, $(\sin \omega t, \cos \omega t)$. Going $r$ words further turns it around
-# the circle, clockwise, by the angle $\omega r$, wherever it was. If one matrix moves every position back by one, $W_Q$
-# can be that matrix, and a query can ask for the word before it. Is there such a matrix? The *addition formulas* of
-# school trigonometry say what a turn does to the two numbers:
+# Can one matrix move every position back by one? Then $W_Q$ could be that matrix, and a query could ask for the word
+# before its own. Look at one pair as a point in the plane, $(\sin \omega t, \cos \omega t)$. Going $r$ words further
+# turns it around the circle, clockwise, by the angle $\omega r$, wherever it was. The *addition formulas* of school
+# trigonometry say what this turn does to the two numbers:
 #
 # $$\sin(\omega t + \omega r) = \sin \omega t \cos \omega r + \cos \omega t \sin \omega r ,$$
 # $$\cos(\omega t + \omega r) = \cos \omega t \cos \omega r - \sin \omega t \sin \omega r .$$
@@ -517,11 +517,11 @@ man_bites = verb_after_attention(man + p[0], bites + p[1], dog + p[2])
 print("the verb receives the same from both:", np.allclose(dog_bites, man_bites))
 
 # %% [markdown]
-# It does not. Can it use the difference, and find out which word stands before it? Take real words, whose vectors are
-# those of [chapter 2](02_similarity.ipynb#real-vectors), and give words and positions columns of their own: 384 for the
-# word, and 32 for the position. Query and key look only at the position's columns, and look one word back, as above. The
-# value looks only at the word's columns. (In the code, `row_of[word]` is a word's row in `embeddings`, and
-# `token_of[row]` leads back.) Of all the words, which is nearest to what *bites* receives?
+# It does not. Can it tell which word stands before it? Take real words, whose vectors are those of [chapter
+# 2](02_similarity.ipynb#real-vectors), and give words and positions columns of their own: 384 for the word, and 32 for
+# the position. Query and key look only at the position's columns, and look one word back, as above. The value looks
+# only at the word's columns. (In the code, `row_of[word]` is a word's row in `embeddings`, and `token_of[row]` leads
+# back.) Of all the words, which is nearest to what *bites* receives?
 
 # %% word vectors, by word and by row tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -545,18 +545,18 @@ for sentence in ("dog bites man", "man bites dog"):
     assert biter == sentence.split()[0]
 
 # %% [markdown]
-# So the verb can tell who bites. In a model words and positions share their entries, and the matrices are trained. That
-# changes less than it seems: if the words keep out of the directions of the positions, it is the same construction,
-# seen along other axes.
+# So the verb can tell who bites. In a model words and positions share their entries, and the matrices are trained. The
+# construction still works if the words keep out of the directions of the positions: it is then the same, along other
+# axes.
 #
 # ## Does adding destroy the word?
 #
 # After adding, the model sees only the sum, but the sum can be taken apart. In a [test with 1,000
 # words](#can-the-sum-be-taken-apart) one linear map brings the sum nearest to the right word, at every width that we
-# tried, from 32 to 256, and another finds, at least roughly, where the word stood. It helps that in a wide space a
-# random direction, such as an untrained word's, is nearly at right angles to any other ([chapter
-# 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at the start. Training
-# can move the words further away from the directions that positions use.
+# tried, from 32 to 256, and another finds about where the word stood: at width 128, 99 percent are right or off by one,
+# at 32 only 71. It helps that in a wide space a random direction, such as an untrained word's, is nearly at right
+# angles to any other ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb
+# each other at the start. Training can move the words further away from the directions that positions use.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**)? In the projection that comes next,
 # the upper rows, $W_1$, multiply the word, and the lower rows, $W_2$, the position:
@@ -577,10 +577,9 @@ for sentence in ("dog bites man", "man bites dog"):
 # of the wishes: positions are *different*, the numbers are *bounded*, and *any* can win. *Same step* and *similar* are
 # left to training, and there is a last position.
 #
-# We know that a matrix can look one word back. Does training find it, and does it hold for longer texts? Take a small
-# task without words: every position must attend to the one before it. The encodings are the rows of a matrix $E$, and
-# the scores are $E A E^\top$, where a learned matrix $A$ takes the place of $W_Q W_K^\top$. We compare two kinds of
-# $E$:
+# Which kind holds for longer texts? Take a small task without words: every position must attend to the one before it.
+# The encodings are the rows of a matrix $E$, and the scores are $E A E^\top$, where a learned matrix $A$ takes the
+# place of $W_Q W_K^\top$. We compare two kinds of $E$:
 #
 # - *Sinusoids* are fixed, and $A = R_{-1}$ would solve the task.
 # - A *learned encoding* starts at random and is trained along with $A$ ([chapter 7](07_learning.ipynb) says how).
@@ -668,13 +667,15 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # D)` has no rows at all beyond `max_length`, the model's *context length*, so a longer text raises an error.
 #
 # Sinusoids *can* carry on beyond training: in our task they do at width 16 and 32, and in part at 64. At 128 they do
-# not. (These are means of three runs, each kind at the learning rate that did best on the test positions themselves,
-# which flatters both. Smaller rates do not help the wide ones.) Real models are wider, and [Press and others
-# (2022)](https://arxiv.org/abs/2108.12409) found that language models with sinusoids hardly extrapolate.
+# not. (The shares are means of three runs, each kind at each width at the learning rate, of five, that did best on the
+# test positions themselves, which flatters both. Smaller rates do not help the wide ones.) Real models are wider, and
+# [Press and others (2022)](https://arxiv.org/abs/2108.12409) found that language models with sinusoids hardly
+# extrapolate.
 #
-# Why do the wide ones fail? At width 128, $A$ has 16,384 numbers, and only 23 positions to learn from. Many matrices fit
-# these 23, and $R_{-1}$ is only one of them. The one that training finds goes wrong after them: [24 positions are too
-# few](#why-do-wide-sinusoids-fail).
+# Why do the wide ones fail? A wide encoding has many pairs of nearly equal speed. Over 24 positions they turn almost
+# alike, so the scores show only what $A$ does to all of them together. Many matrices are right there, and $R_{-1}$ is
+# only one of them. The one that training finds goes wrong further on, where these pairs have moved apart: [24 positions
+# are too few](#why-do-wide-sinusoids-fail).
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
@@ -692,7 +693,8 @@ from torch import nn
 
 
 class Sinusoids(nn.Module):
-    def __init__(self, d_model, max_length=5000, dropout=0.1):  # rows to compute
+    def __init__(self, d_model, max_length=5000, dropout=0.1):
+        # max_length: how many rows are computed beforehand
         super().__init__()
         self.register_buffer(
             "table", torch.tensor(encode(max_length, d_model)).float()
@@ -761,9 +763,9 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # %% [markdown]
 # ## Rotary positions: turning instead of adding
 #
-# Trained on 24 positions, sinusoids let training find a matrix that holds for these 24 only. Could one make that
-# impossible? Look at what adding does to a score. With $M = W_Q W_K^\top$, the score of the query at position $t$ with
-# the key at position $s$ has four terms:
+# Trained on 24 positions, sinusoids let training find a matrix that holds for these 24 only. Can we rule such matrices
+# out? Look at what adding does to a score. With $M = W_Q W_K^\top$, the score of the query at position $t$ with the key
+# at position $s$ has four terms:
 #
 # $$(x_t + p_t) \, M \, (x_s + p_s)^\top = x_t M x_s^\top + x_t M p_s^\top + p_t M x_s^\top + p_t M p_s^\top .$$
 #
@@ -771,10 +773,11 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # on $s$ itself, the third on $t$, and the last on both. (If $M$ were a rotation $R_r$, the last would depend on $t - s$
 # alone, but a trained $M$ need not be one.)
 #
-# The cure is already in the sinusoids: an encoding is a fixed vector turned by $R_t$, and the dot product of two depends
-# on their distance alone. So turn the query and the key themselves. **Rotary position embedding** (RoPE) does this pair
-# by pair, with the same angles, and adds nothing to the words: a query $q$ at position $t$ becomes $q R_t$, a key $k$ at
-# position $s$ becomes $k R_s$. A rotation keeps lengths, so no position is too late to score well.
+# The cure is already in the sinusoids: an encoding is a fixed vector turned by $R_t$, and the dot product of two
+# encodings depends on their distance alone. So turn the query and the key themselves. **Rotary position embedding**
+# (RoPE) does this pair by pair, with the same angles (but $d_k$, the width of a query, in place of $D$), and adds
+# nothing to the words: a query $q$ at position $t$ becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$. A
+# rotation keeps lengths, so a late position makes no query or key longer.
 #
 # The positions enter the score only through $t - s$:
 #
@@ -793,8 +796,8 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # | 107, 103 | (0.185, 0.983) | (−0.782, −0.623) | −0.757 |
 # | 3, 7 | (0.141, −0.990) | (0.754, −0.657) | 0.757 |
 #
-# Every score is $\sin(t - s)$. A hundred positions further on, nothing has changed, because both vectors have turned on
-# by the same angle. And if the two change places, the sign changes: before and after are told apart.
+# Every score is $\sin(t - s)$. A hundred positions further on, the score is the same, because both vectors have turned
+# on by the same angle. And if the two change places, the sign changes: before and after are told apart.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 2.4 radians, less than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
@@ -815,7 +818,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With random queries and keys of 16 entries, which are eight pairs, it is the same:
+# Now a random query and key of 16 entries, which are eight pairs:
 
 # %%
 rng = np.random.default_rng(8)
@@ -849,6 +852,8 @@ assert round(neighbour, 1) == 15.3
 assert round((16 - neighbour) / 32**0.5, 2) == 0.12
 
 # %% [markdown]
+# The first two scores are equal again. The swap changes the score, but it need not just flip the sign.
+#
 # Why turn both, and nothing else? With only the queries turned, the score would contain $t$ but not $s$. With both, two
 # rotations meet, and only their difference is left. A value would meet no second rotation, so what a word hands over
 # would depend on where it stands. Therefore values are not turned.
@@ -863,7 +868,7 @@ assert round((16 - neighbour) / 32**0.5, 2) == 0.12
 #
 # Does that help beyond the trained length? Take the [task from before](#could-the-encoding-be-learned) again: attend to
 # the position before, trained on positions 0 to 23. Without words all queries are one vector, and all keys another,
-# both learned. Only the turns differ, so absolute positions cannot be learned:
+# both learned:
 
 
 # %% the same task with rotary positions tags=["hide-input"]
