@@ -248,7 +248,7 @@ plt.show()
 # The **length** of an arrow, also called the (L2) **norm** of its vector, comes from Pythagoras. It is the root of
 # the vector's dot product with itself: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
-# We have just seen the dot product mix agreement and loudness. To take them apart, we need the angle $\theta$ between
+# We have just seen the dot product mix agreement and length. To take them apart, we need the angle $\theta$ between
 # two arrows $a$ and $b$. However wide the vectors, two arrows lie in one plane and span a triangle, whose third side is
 # $a - b$. Compute the squared length of that side in two ways. First, it is the dot product of $a - b$ with itself. Its
 # brackets expand as with ordinary numbers, because the dot product distributes over sums and its factors may be

@@ -710,7 +710,7 @@ quiz.number(
 # where the softmax is saturated. The second is shortened by the division. Which counts for more? For random keys of
 # width 64, $k_1 - k_2$ has a length of about $\sqrt{128} = 11.3$, and the undivided scores typically differ by 11. Say
 # that the first key trails by that much. (That is no rare case: of ten random keys, the wanted one trails the best nine
-# times in ten.)
+# times in ten.) Compare the two versions:
 #
 # | | $x$ | $w_1$ | $w_1 (1 - w_1)$ | length of $(k_1 - k_2) / \tau$ | length of the gradient |
 # |---|---|---|---|---|---|

@@ -668,9 +668,9 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 #
 # Sinusoids *can* carry on beyond training: in our task they do at width 16 and 32, and in part at 64. At 128 they do
 # not. (The shares are means of three runs, each kind at each width at the learning rate, of five, that did best on the
-# test positions themselves, which flatters both. Smaller rates do not help the wide ones.) Real models are wider, and
-# [Press and others (2022)](https://arxiv.org/abs/2108.12409) found that language models with sinusoids hardly
-# extrapolate.
+# test positions themselves, which flatters both. Smaller learning rates do not help the wide ones.) Real models are
+# wider, and [Press and others (2022)](https://arxiv.org/abs/2108.12409) found that language models with sinusoids
+# hardly extrapolate.
 #
 # Why do the wide ones fail? A wide encoding has many pairs of nearly equal speed. Over 24 positions they turn almost
 # alike, so the scores show only what $A$ does to all of them together. Many matrices are right there, and $R_{-1}$ is

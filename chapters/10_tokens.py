@@ -68,8 +68,8 @@ assert not known & set(unseen)
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters; while we merge, the units
 # are called **symbols**. Count all pairs of neighbouring symbols inside words, and join the most frequent pair into one
-# new symbol. Repeat. The most frequent pair saves most, because a merge makes the text one symbol shorter wherever its
-# pair occurs.
+# new symbol. Repeat. The most frequent pair nearly always saves most, because a merge makes the text one symbol shorter
+# wherever its pair occurs.
 #
 # Take four words and their counts:
 #
@@ -120,12 +120,12 @@ assert not any("ea" in symbols for symbols in words.values())
 # *Seat* never occurred in the text, but *s* and *eat* did. That is the advantage over whole words: a new word usually
 # consists of subwords whose embeddings have been learned.
 #
-# Why in the order of learning? It repeats the cuts that learning made, and the model's training text was cut so. If you
-# cut new text in another way, nothing fails, but the model sees cuts that it has hardly ever seen. And the order
-# matters. In *seateam* the first merge leaves *s ea t ea m*, where *ea t* and *t ea* both want the same *t*. The merge
-# *t ea* was learned first, so you get *s ea tea m*, and then *s ea team*. The longest token that fits, taken from the
-# left, would give *s eat ea m*. (The order of learning does not always give the fewest tokens, because it is **greedy**:
-# it never takes a merge back.)
+# Does the order matter? Yes. In *seateam* the first merge leaves *s ea t ea m*, where *ea t* and *t ea* both want the same
+# *t*. The merge *t ea* was learned first, so you get *s ea tea m*, and then *s ea team*, three tokens. The longest token
+# that fits, taken from the left, would give four, *s eat ea m*. (Merging does not always give the fewest: *eateat*
+# becomes *ea tea t*, because the method is **greedy** and never takes a merge back.) Keep to the order of learning,
+# because it repeats the cuts that learning made, and the model's training text was cut so. If you cut new text in
+# another way, nothing fails, but the model sees cuts that it has hardly ever seen.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -172,9 +172,9 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # The cut must keep the spaces, or *now here* and *nowhere* could both be *now | here*. Each space goes with the word
 # after it, so that a frequent word and its space can become one token.
 #
-# What is a word? Any sensible rule would do. This pattern is GPT-2's, without its rule for English contractions. It keeps
-# three kinds of runs whole, each with the space before it, and the last two parts collect the white space that is left
-# over (*␣* is a space):
+# What counts as a word is a choice. This pattern is GPT-2's, without its rule for English contractions. It keeps three
+# kinds of runs whole, each with one space before it, if there is one, and the last two parts collect the white space
+# that is left over. At each point the first part that matches takes as many characters as it can (*␣* is a space):
 #
 # | part | takes | for example |
 # |---|---|---|
@@ -349,8 +349,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # for the beginning, from which a model starts to write, and `<eos>` for the end. In our tokenizer only the program can
 # insert them, by their numbers.
 #
-# So a token ID is the symbol's number plus 3. The special tokens come first so that `<pad>` is 0, however many merges
-# there are:
+# The merges know nothing of special tokens, so *symbol numbers* begin with the bytes. *Token IDs* begin with the three
+# special tokens, so that `<pad>` is 0 however many merges there are. A token ID is therefore the symbol's number plus 3:
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -374,9 +374,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # instead of four merges, and a large tokenizer has thousands of merges.
 #
 # The result is the same as from going through all merges in order: a merge brings only pairs with its new symbol into
-# the word, and these were learned later, so nothing that was skipped is needed again. `_cache` keeps results, because
-# frequent words come back. `encode` puts `<bos>` and `<eos>` around a text only when asked, as for the sentences that a
-# decoder learns to write.
+# the word, and such a pair was learned later, if at all, so no merge that was skipped can come up afterwards. `_cache`
+# keeps results, because frequent words come back. `encode` puts `<bos>` and `<eos>` around a text only when asked, as
+# for the sentences that a decoder learns to write.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -525,9 +525,10 @@ learnt = [s.decode(errors="backslashreplace") for s in tokenizer.symbols[256:]]
 print(*learnt)
 
 # %% [markdown]
-# A merge knows only what is frequent. *Ert* was learned early because of *hundert* (hundred). In *vier·tausend* (four
-# thousand) it takes *er* from one part and *t* from the other, so this word is joined from *vi* and *ertausend*. And
-# `f\xc3` is *f* with the first byte of *ü*. Now cut three texts with these merges, and the 500 new words:
+# A merge knows only what is frequent. The token *ert* was learned early because of *hundert* (hundred). In
+# *vier·tausend* (four thousand) it takes *er* from one part and *t* from the other, so this word is joined from *vi*
+# and *ertausend*. And `f\xc3` is *f* with the first byte of *ü*. Now cut three texts with these merges (for the first,
+# see also its IDs), and then the 500 new words:
 
 # %%
 for text in (
@@ -563,8 +564,8 @@ assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 # ## A real sentence, with a vocabulary of 300 and of 8,000
 #
 # We have trained such tokenizers on the 58,000 English and German image captions of Multi30k, with vocabularies from
-# 300 to 32,000 tokens (`python -m benchmarks.tokens`). Each text gets a space in front, so that its first word is cut
-# like any other. Two of the tokenizers cut *The dog bites the man, and the man drinks his tea.* in both languages:
+# 300 to 32,000 tokens (`python -m benchmarks.tokens`). Each caption gets a space in front, so that its first word is
+# cut like any other. Two of the tokenizers cut *The dog bites the man, and the man drinks his tea.* in both languages:
 
 # %% how two vocabularies cut the sentence tags=["hide-input"]
 from classroom.measured import measured
@@ -633,14 +634,15 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # ### How many merges?
 #
-# Each merge makes texts shorter, so the layers have fewer positions to compute. But a merge also costs something, twice.
-# It adds a row to the embedding table and a logit at every position. With 512 numbers in a row, 32,000 more tokens cost
-# 16.4 million parameters, and as many again for an output layer that does not share the table. And later tokens tend to
-# be rarer, because each merge takes the most frequent pair that is left: by hand the counts were 12, 9, 5, 3. A token
-# that the training text uses fewer than 100 times we call *rare*. Its row is seldom looked up, and stays
-# **undertrained**. (Such *glitch tokens* have caused odd answers in large models.)
+# Each merge makes texts shorter, so the layers have fewer positions to compute. But each merge has two costs. First, it
+# adds a row to the embedding table and a logit at every position. With 512 numbers in a row, 32,000 more tokens cost
+# 16.4 million parameters, and as many again for an output layer that does not share the embeddings. Second, later
+# tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the counts were 12, 9,
+# 5, 3. We call a token *rare* if the training text uses it fewer than 100 times. Its row is seldom looked up, and stays
+# **undertrained**. (Tokens that a model hardly met in training, *glitch tokens*, have caused odd answers in large
+# models.)
 #
-# How much shorter do texts become? **Fertility**, the average number of tokens per word, says so. Here it is on held-out
+# **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
 # captions; a word is what stands between two spaces.
 
 # %% tokens per word, and rare tokens tags=["hide-input"]
@@ -656,15 +658,19 @@ for row in captions["sizes"]:
 # From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third. From 8,000 to 32,000 they
 # get shorter by a further tenth at most, and by then 98 percent of the merged tokens are rare. French was absent from
 # the training text, so fewer merges fit, and from a vocabulary of 2,000 on it needs about twice as many tokens per word
-# as English. So it costs twice the computation or more, and half as many words fit into the model's **context window**,
-# the tokens that it can read at once. Large models, too, cost most in the languages that their tokenizers saw least.
+# as English. So French costs at least twice the computation, and only half as many of its words fit into the model's
+# **context window**, the tokens that it can read at once. Large models, too, tend to cost most in the languages that
+# their tokenizers saw least.
 #
-# Which size is best? Neither column says. Rare tokens make up less of a running text than of the vocabulary, and in [our
-# trials](#which-vocabulary-is-best) the largest vocabulary did best, though nearly all of its merged tokens are rare. So
-# train a few sizes, and compare what they cost, and their loss on held-out text [per byte](#which-vocabulary-is-best).
-# (A loss per token would not do: longer tokens are fewer, and each is harder to predict.) The original transformer had
-# 37,000 tokens for English and German together. Today's models often have 100,000 or more. With more training text each
-# token occurs more often, and in a large model the embeddings are a small share.
+# Which size is best? These numbers do not say. Rare tokens make up less of a running text than of the vocabulary, and
+# in [our trials](#which-vocabulary-is-best), which went up to 16,000, the largest vocabulary did best, though nearly
+# all of its merged tokens are rare. (In translation, small vocabularies help small corpora.) So train a few sizes, and
+# compare their cost and their loss on held-out text [per byte](#which-vocabulary-is-best), because longer tokens are
+# fewer and each is harder to predict.
+#
+# The original transformer had 37,000 tokens for English and German together. Today's models often have 100,000 or more.
+# With more training text each token occurs more often, and in a large model the embeddings are a small share of the
+# parameters.
 #
 # Whatever the size, split the data first and learn the merges from the training text alone. Merges fitted to the test
 # text would cut it into fewer tokens than other new text, and the test would flatter the model.
@@ -778,15 +784,14 @@ assert convenient.decode(convenient.encode(message)) != message
 # The loss must leave out padding, too, so it is the mean over the real tokens alone. If `<pad>` counted, the model
 # would look better than it is, because `<pad>` is the easiest token to predict.
 #
-# A missing mask raises no error, so test for it. Add more padding, with dropout off: the outputs at real tokens and the
-# loss must stay the same, up to rounding.
+# A missing mask raises no error, so test mask and loss. Add more padding, with dropout off: the outputs at real tokens
+# and the loss must stay the same, up to rounding.
 #
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
 # fill the batches in this order. The price is that a batch is no longer a random sample of all lengths.
 #
 # We also limit each batch by its tokens, because memory and time grow with them. Padding counts: the size of a batch is
-# the number of its sentences times the length of the longest. (In translation a pair has two sides. `lengths` then
-# holds the longer one, and `others` can sort pairs of one length by the other.)
+# the number of its sentences times the length of the longest.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -834,7 +839,8 @@ def token_batches(
 
 
 # %% [markdown]
-# Now try it on 2,000 texts, each of 1 to 19 numbers in words:
+# (In translation a pair has two sides. Then `lengths` holds the length of the longer side, and `others` sorts pairs
+# that agree in it.) Now try it on 2,000 texts, each of 1 to 19 numbers in words:
 
 # %% the share of padding, at random and by length tags=["hide-input"]
 import torch
@@ -866,9 +872,10 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. Limiting the tokens gives back a percent of it, and keeps the
-# memory of every batch within bounds. The order of the batches is random, or the model would get all short sentences
-# first, and might forget them over the long ones. Here are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding. With at most 2,000 tokens in each batch 2 percent are padding
+# instead of 1, but the memory of every batch stays within bounds. The order of the batches is random, or the model
+# would get all short sentences first, and might forget them over the long ones. Here are sixteen of the texts in
+# batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: three quarters as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)

@@ -202,10 +202,10 @@ quiz.number(
 #
 # **Predict first.** Must the model write whole translations, word by word, before we can count the exact ones?
 #
-# No. Give the model the true words, *elf tausend neun*, as its input (teacher forcing). If its first two predictions
-# are *elf* and *tausend*, it would by itself have fed itself exactly these words. So the two ways differ only after a
-# first mistake, and then the sentence is wrong in both. So one pass tells which sentences the model would get right by
-# *greedy decoding*, always taking the likeliest token.
+# No. Give the model the true words, *elf tausend neun*, as its input (teacher forcing). If it predicts *elf* and then
+# *tausend*, it would have read the same words when writing alone. The two ways differ only after a first mistake, and
+# then the sentence is wrong in both. So one pass tells which sentences the model would get right by *greedy decoding*,
+# always taking the likeliest token.
 #
 # The folded `evaluate` computes all three in this way.
 
@@ -430,11 +430,10 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # %% [markdown]
 # ## Label smoothing
 #
-# Our run would do without this part, but without it you cannot explain why its loss ended at 0.11, and real translators
-# use it. The loss so far, from here on the *plain* loss, always falls further if the right token's logit grows. So
-# where one token is always right, this loss never stops pushing the model to be surer. But a model that is surer of
-# everything is also surer of its mistakes on new text. **Label smoothing** is meant to curb this **overconfidence**: it
-# asks for less than certainty.
+# This part explains why the loss ended at 0.11, and real translation models use it. The loss so far, from here on the
+# *plain* loss, always falls further if the right token's logit grows. So where one token is always right, this loss
+# never stops pushing the model to be surer. But a model that is surer of everything is also surer of its mistakes on
+# new text. **Label smoothing** is meant to curb this **overconfidence**: it asks for less than certainty.
 #
 # Without it, the target is *one-hot*: 1 for the right token and 0 for all others. With it, the target is a share
 # $q_i$ for each token: with $\varepsilon = 0.1$, nine tenths go to the right token, and a tenth is spread evenly over
@@ -453,15 +452,16 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # %% [markdown]
 # ## How large a step?
 #
-# Adam, warm-up and clipping each protect against something. Our task is easy enough to do without any one of them
-# ([measured](#what-was-needed)); larger models often are not. In chapter 7 every parameter moved by its gradient times
-# one learning rate. But gradients differ in size, often by orders of magnitude.
+# In chapter 7 every parameter moved by its gradient times one learning rate. But gradients differ in size, often by
+# orders of magnitude.
 #
 # Does a large gradient mean that its parameter should go far? No. Measure a length in kilometres instead of metres. The
 # number that stands for it becomes a thousand times smaller, and so does the change that it needs. But the same change
-# of the number now has a thousand times the effect, so its gradient is a thousand times *larger*. The gradient says the
-# wrong thing about the distance. Adam keeps its sign and divides its size out. How far to go is then for the learning
-# rate alone to say, and Adam relies on these distances being of similar size within one model.
+# of the number now has a thousand times the effect, so its gradient is a thousand times *larger*. So a learning rate
+# that suits one parameter can be far too large or too small for another: in the example the right ones differ by a
+# million. Adam keeps the gradient's direction and divides its usual size out. The learning rate then sets the scale of
+# all steps. So the distances that parameters should move must be of similar size. (In the example they still differ, by
+# a thousand.)
 #
 # ### Adam
 #
@@ -628,8 +628,8 @@ plt.show()
 # first:** which can be left out here, Adam, warm-up, clipping, a learning rate that falls all the way to 0, or label
 # smoothing?
 #
-# Any one of them, at a mean cost of about one percentage point at most. (The others stay, and the other optimiser gets
-# a learning rate of its own: [all figures](#what-was-needed-in-figures).)
+# Any one of them, at a mean cost of about one percentage point at most (one at a time; [all
+# figures](#what-was-needed-in-figures)):
 #
 # | recipe, 600 steps | test numbers right |
 # |---|---|
@@ -642,10 +642,11 @@ plt.show()
 # | a tenth of the learning rate | 83% |
 # | ten times the learning rate | 0% |
 #
-# Why Adam, then? In ordinary text most words are rare, and plain gradient descent is [slow for
-# these](#what-was-needed-in-figures). What matters most here is the learning rate. To find one, try values a factor of
-# 3 apart in short runs, and choose on the validation numbers; if the best is the largest or the smallest, try further.
-# (Symptoms of a wrong one are [below](#symptoms).)
+# Our task is easy; larger ones often are not. And why Adam? A likely reason is that much of ordinary text consists of
+# words that are each rare, and plain gradient descent is [slow for these](#what-was-needed-in-figures). What matters
+# most here is the learning rate. To find one, try values a factor of 3 apart in short runs, and choose on the
+# validation numbers; if the best is the largest or the smallest, try further. (Symptoms of a wrong one are
+# [below](#symptoms).)
 #
 # Larger tasks often do need warm-up; [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found
 # warm-up essential for full-size post-norm models, whose gradients near the output are large at first.
@@ -655,13 +656,13 @@ plt.show()
 # %% [markdown]
 # ## When a model overfits
 #
-# First the data. What if there are only 150 numbers instead of 20,000? Then 600 steps are 300 epochs instead of three.
-# We tried that with the recipe of [the loop](#a-loop-that-learns), but without label smoothing, one of the remedies to
-# be compared (`python -m benchmarks.overfitting`, ten minutes).
+# First the data. What if there are only 150 numbers instead of 20,000? Then an epoch has only two batches, and 600
+# steps are 300 epochs instead of three. We tried that with the recipe of [the loop](#a-loop-that-learns), but without
+# label smoothing, one of the remedies to be compared (`python -m benchmarks.overfitting`, ten minutes).
 #
-# The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss. On the left
-# is this recipe, on the right the same with a remedy, **weight decay** $\lambda = 1$: each step also shrinks every
-# parameter a little, by the factor $1 - \eta \lambda$. At the peak of the learning rate that is 0.3 percent a step.
+# The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss: on the left
+# with this recipe, on the right with a remedy, **weight decay** $\lambda = 1$: each step also shrinks every parameter a
+# little, by the factor $1 - \eta \lambda$. At the peak of the learning rate that is 0.3 percent a step.
 
 # %% what was measured tags=["hide-input"]
 from classroom.measured import measured
@@ -705,15 +706,14 @@ for name, seeds in few.items():
     end = np.array([run["validation_exact"][-1] for run in seeds])
     loss = np.mean([run["validation_loss"][-1] for run in seeds])
     print(f"{name:19}{end.mean():7.1%} ± {end.std(ddof=1):5.1%}{loss:10.3f}")
-for name in ("none", "weight decay 1"):
-    right = np.mean([run["test"]["exact"] for run in few[name]])
-    print(f"test numbers right, {name}: {right:.1%}")
 
 # %% [markdown]
 # The remedies, one by one:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
-#   keep a copy of the parameters that had the lowest loss (the trainer below does, but never stops early).
+#   keep a copy of the parameters that had the lowest loss, the dots in the figure. (The trainer below keeps such a
+#   copy, but never stops early.) In row *none* every seed gets three to six percentage points more right at the end
+#   than at its dot. So if right answers matter, keep the model that gets the most right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, but for a jump halfway that we have not explained. Here it
 #   is done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`; for larger data
@@ -723,9 +723,8 @@ for name in ("none", "weight decay 1"):
 #   end a wrong likeliest token has a mean probability of 0.61 instead of 0.88.
 #
 # We choose by the validation numbers that are right. Weight decay 1, weight decay 3 and dropout 0.1 tie within their
-# spread, so the loss decides: decay 1. Only now do we look at the test numbers: 91.5 percent right, against 38.1
-# without a remedy. (The model of the lowest loss need not be the one that gets most right. In row *none* every seed gets
-# three to six percentage points more right at the end than where its loss was lowest.)
+# spread, so the loss decides: decay 1. The test numbers had no part in this choice, and of these it gets 91.5 percent
+# right, against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
 # once, so they hardly overfit, and usually have no dropout or label smoothing, but some weight decay.
@@ -792,19 +791,19 @@ for run in few["weight decay 1"]:
 # %% [markdown]
 # ## One step from several batches
 #
-# Next, memory. A large batch has a less noisy gradient, but you may want 25,000 tokens, as in the paper, on a GPU that
-# holds 4,000. Then send several smaller ones (**micro-batches**) through the model in turn, add up their gradients, and
-# step once. This is **gradient accumulation**, and together the micro-batches form the *effective batch*. A step takes
-# the time of all of them, but the memory for the activations of only one, because each backward pass frees its own.
-# Without dropout the step should be *the same* as with one large batch, up to rounding.
+# Next, memory. A large batch has a less noisy gradient, but it may not fit: say 25,000 tokens, as in the paper, on a
+# GPU that has room for 4,000. Then send several smaller ones (**micro-batches**) through the model in turn, add up
+# their gradients, and step once. This is **gradient accumulation**, and together the micro-batches form the *effective
+# batch*. A step takes the time of all of them, but the memory for the activations of only one, because each backward
+# pass frees its own. Without dropout the step should be *the same* as with one large batch, up to rounding.
 #
 # ### Break it: the mean of means
 #
-# May we take the mean of the batches' mean losses? Take two sentences, with 3 and 9 targets. In one batch each of the
-# 12 targets counts $\frac1{12}$. In the mean of two means a target of the short sentence counts
+# May we take the mean of the batches' mean losses? No. Take two sentences, with 3 and 9 targets. In one batch each of
+# the 12 targets counts $\frac1{12}$. In the mean of two means a target of the short sentence counts
 # $\frac12 \cdot \frac13 = \frac16$, and one of the long sentence $\frac12 \cdot \frac19 = \frac1{18}$. So divide each
-# summed loss by 12, the number of all targets, and add. *Away* says how far each way's gradient lies from that of the
-# one batch, relative to its length:
+# summed loss by 12, the number of all targets, and add. *Away* is the distance of each gradient from that of the one
+# batch, as a share of the latter's length:
 
 # %% two batches, and two ways to divide tags=["hide-input"]
 torch.manual_seed(0)
@@ -1074,10 +1073,9 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # 5. The history: a run that keeps the best model must know its lowest validation loss so far, or it could overwrite
 #    that model with a worse one. (The example below keeps training losses only.)
 #
-# The learning rate and the order of the sentences are not on the list, because both can be computed again. The learning
-# rate follows from the number of the step (below, the length of the history), and the order from the seed and the
-# epoch. (In code of your own, a scheduler object has a `state_dict` to keep. A shuffling `DataLoader` has none, so give
-# it a generator seeded with the epoch.)
+# The learning rate and the order of the sentences are not on the list: the one follows from the number of the step
+# (below, the length of the history), the other from the seed and the epoch. (In code of your own, a scheduler object
+# has a `state_dict` to keep. A shuffling `DataLoader` has none, so give it a generator seeded with the epoch.)
 #
 # `save_run` writes the five to a new file beside the old one, and renames it when it is complete. Renaming is
 # **atomic**: it happens wholly or not at all. So a process that is killed while saving leaves the old run or the new
@@ -1162,8 +1160,9 @@ assert same and found == history
 # The `Trainer` likewise keeps the five things and the configuration in one file, the **checkpoint**, and the model with
 # the lowest validation loss beside it.
 #
-# To be able to go on, give `train` a folder: `trainer.train(batches, validate, folder)`. After a crash call the same line
-# again, and it continues from the last checkpoint (tried in the folded cell, with a power cut at step 13).
+# To be able to go on, give `train` a folder: `trainer.train(batches, validate, folder)`. After a crash, run the same
+# line again, and it continues from the last checkpoint. (In the folded cell the power goes at step 13. The resumed run
+# ends with the same parameters as one that never stopped.)
 
 
 # %% a power cut at step 13, and the run resumed tags=["hide-input"]
@@ -1204,8 +1203,7 @@ assert all(torch.equal(one, other) for one, other in both)
 #
 # Suppose that you keep the parameters and nothing else. Then the steps count from 1 again, so the warm-up comes a
 # second time, and the data start from the beginning. Even if you set the step and the position in the data by hand,
-# Adam's state is lost, and no warm-up protects the first steps. (At step 190 the learning rate is still about four
-# fifths of its peak, where a true start has a hundredth.)
+# Adam's state is lost, and no warm-up protects the first steps.
 #
 # **Predict first.** Take a run of 600 steps, without dropout, that at step 190 gets more than nine in ten of the
 # validation numbers right. What will one step with a new Adam change?
@@ -1250,8 +1248,9 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 
 # %% [markdown]
 # One step, and many right answers are gone. The new Adam knows a single gradient, so it moves every parameter whose
-# gradient is not tiny by the whole learning rate, as in [Adam's first step](#adam). With the state kept, $m$ is mostly
-# smaller than $\sqrt v$, so most parameters move by far less. [Is it the length of the step that does the harm, or its
+# gradient is not tiny by the whole learning rate, as in [Adam's first step](#adam). (At a true start that is a
+# hundredth of the peak. At step 190 it is still four fifths.) With the state kept, $m$ is mostly smaller than
+# $\sqrt v$, so most parameters move by far less. [Is it the length of the step that does the harm, or its
 # direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
@@ -1263,7 +1262,7 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 #
 # | symptom | look at |
 # |---|---|
-# | the first loss is far from $\ln V$ | [the start](07_learning.ipynb#the-first-number-to-look-at); is padding counted in the loss? |
+# | the first loss is far from $\ln V$ | [the start](07_learning.ipynb#the-first-number-to-look-at); is the sum divided by the number of real targets? |
 # | the loss stays near $\ln V$, or, without smoothing and dropout, does not fall to nearly 0 on one batch | [the four checks](07_learning.ipynb#break-it-a-cut-in-the-record) |
 # | the loss falls, but slowly | a learning rate that is too low |
 # | the loss jumps, stays high, or becomes NaN | a learning rate that is too high; the logged norms of the gradient |

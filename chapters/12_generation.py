@@ -159,8 +159,7 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # By its sum the short one wins. By its score the long one wins: a negative sum divided by a larger number comes closer
 # to 0, so long hypotheses gain, the more so the larger $\alpha$ is. With $\alpha = 0$ the score is the plain sum.
 #
-# After a softmax no probability is exactly 0, so a trained model can always go on, and a maximum length is needed. And
-# each step of a beam of $K$ costs $K$ rows.
+# After a softmax no probability is exactly 0, so a trained model can always go on, and a maximum length is needed.
 
 # %% [markdown]
 # ## Should one search harder?
@@ -1083,9 +1082,9 @@ plt.show()
 # 4 bytes a number the keys and values of self-attention take $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each
 # token of each sentence. With a beam, each hypothesis counts as a sentence.
 #
-# Is that much? Models with 7 billion parameters commonly have 32 layers of width 4,096. At 2 bytes a number the
-# parameters take 14 GB, and the cache half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than
-# the parameters do. So newer models make the cache smaller ([how](#how-is-the-cache-made-smaller)).
+# Models with 7 billion parameters commonly have 32 layers of width 4,096. At 2 bytes a number the parameters take 14
+# GB, and the cache half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than the parameters do.
+# So newer models make the cache smaller ([how](#how-is-the-cache-made-smaller)).
 
 # %% tags=["quiz"]
 quiz.number(
@@ -1131,7 +1130,7 @@ with torch.no_grad():
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# Only the first step is right. Nothing crashes. The check alone shows it.
+# Only the first step is right. Nothing crashes, so only the check shows it.
 
 # %% [markdown]
 # ## Several tokens for the price of one
