@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 1. Why attention?
 #
-# Before attention, networks mostly read text the way you listen to a stranger's telephone number: one digit at a time,
-# holding on to what you can. By the end of this chapter you will have run untrained networks that read like that, and
-# measured how fast they forget and how much they can hold.
+# Before attention, networks mostly read text the way you listen to a stranger reading out a telephone number: one digit
+# at a time, holding on to what you can. By the end of this chapter you will have run untrained networks that read like
+# that, and measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation.
-# The chapter takes about 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
+# The chapter takes about 26 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
 # takes 6 more minutes. In a hurry? Read [One number of memory](#one-number-of-memory), [The other
 # way](#the-other-way-keep-everything-and-look) and [The network of 2014](#the-network-of-2014).
 
@@ -225,10 +225,10 @@ def lstm_cell(
 # $$\frac{\partial s_t}{\partial x_{t-k}} = \frac{\partial s_{t-k}}{\partial x_{t-k}} \;
 # \frac{\partial s_{t-k+1}}{\partial s_{t-k}} \cdots \frac{\partial s_t}{\partial s_{t-1}} .$$
 #
-# Here $s_t$ is the whole state: in the plain cell $h$ with its $H = 24$ numbers, in the LSTM $h$ and $c$ with 48. So if a
-# typical step keeps a half, $0.5^k$ is left. The influence of the word $k$ steps back is the size of its matrix (the
-# root of the sum of the squared entries), divided by that for the latest word, so the latest word has the influence 1.
-# We show the median of eight networks with different random weights.
+# So if a typical step keeps a half, $0.5^k$ is left. Here $s_t$ is the whole state: in the plain cell $h$ with its
+# $H = 24$ numbers, in the LSTM $h$ and $c$ with 48. From now on *influence* is relative: the size of the word's
+# Jacobian (the root of the sum of the squared entries), divided by that of the latest word's, so the latest word has
+# influence 1. We show the median of eight networks with different random weights.
 #
 # How weights start is called **initialisation**. We compare:
 #
@@ -316,8 +316,9 @@ for name in names:
 #
 # Why so little? At each step a small change of the state is multiplied by $W_h$, and then each entry by the slope of
 # $\tanh$. At this start $W_h$ shrinks a typical change to $1/\sqrt 3 = 0.58$ of its length
-# ([derived](#four-explanations)). The slope, measured, leaves 0.86 of that on average. Together they predict
-# $0.58 \cdot 0.86 = 0.50$ a step. The folded code measures both factors, and how much is really left:
+# ([derived](#four-explanations)). The slope, averaged over the states of 200 random texts, leaves 0.86 of that.
+# Together they predict $0.58 \cdot 0.86 = 0.50$ a step. The folded code measures both factors, and how much is really
+# left:
 
 
 # %% matrix, slope and both, along 200 texts tags=["hide-input"]
@@ -379,10 +380,10 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # networks hard to train on **long-range dependencies**, where the right answer depends on a word far back. The LSTM was
 # invented to overcome it.
 #
-# Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
-# **exploding gradient**. In training the loss can then leap up or become NaN (*not a number*). **Clipping** helps: a
-# gradient that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). It does not help against
-# vanishing, because the far words' share of the gradient stays as small as it was.
+# Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 0.9 leave half a percent, and 50
+# of 1.1 make 117. This is the **exploding gradient**. In training the loss can then leap up or become NaN (*not a
+# number*). **Clipping** helps: a gradient that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)).
+# It does not help against vanishing, because the far words' share of the gradient stays as small as it was.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -481,8 +482,8 @@ for name in names:
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ still depends on the old word, but dozens of words are mixed in $c$, and each explains only a small
-# share of it. (That it recalls [82 percent of the latest word](#why-only-14-of-48), and the LSTM with PyTorch's start
-# only 14 numbers of 48, has other reasons.)
+# share of it. (The LSTM with PyTorch's start recalls only 14 numbers of 48: about half of its budget goes to *products*
+# of the numbers read, which a linear fit cannot use, [in detail](#why-only-14-of-48).)
 #
 # Training might choose what is worth keeping on average, *Lannister* rather than *a*, and a gate can choose which words
 # stay. But both choose before the question comes, and neither lifts the bound. From a state of 24 numbers a linear fit
@@ -490,11 +491,16 @@ for name in names:
 #
 # Why not a larger state, then? It holds more, at a price: the state must grow with the text, and in these cells the
 # work of each step grows with the square of the state. Even 50 words of 8 numbers each need a state of 400. Its $W_h$
-# is $400 \times 400$, so a step takes more than $400^2$ multiplications.
+# is $400 \times 400$, so a step takes more than 160,000 multiplications, where a state of 24 takes 576.
 #
-# Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But the state stays as
-# wide as it is, however long the text. So forgetting can be slowed, but the bound stays. The way out is to keep all the
-# words.
+# Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But a state of fixed
+# width and precision can take only a fixed number of values, while the number of possible sentences grows exponentially
+# with their length. So beyond some length different sentences must share a state, however good the training. Forgetting
+# can be slowed, but the bound stays. The way out is to keep all the words.
+#
+# (Which of the two faults has a network of your own? Plot the size of the loss's gradient with respect to the word $k$
+# steps back, over $k$. If it falls exponentially, the gradient vanishes. If it arrives, but a probe cannot recover the
+# word, and a wider state helps, the state is too small.)
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -763,8 +769,8 @@ plt.show()
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written, another blend of all
 # the states, so no single state has to hold everything. And each $h_j$ is one step away from $c$, both for what it
-# hands over and for the gradient that comes back. Looking back helped where the old network failed: the network of 2014
-# translated sentences of 50 words and more no worse than shorter ones.
+# hands over and for the gradient that comes back. Looking back helped where the old network failed: with attention,
+# sentences of 50 words and more were translated no worse than shorter ones.
 #
 # ## The transformer: no recurrence at all
 #
@@ -791,21 +797,21 @@ plt.show()
 #
 # - the work (*complexity per layer*),
 # - the steps that must wait for one another (*sequential operations*),
-# - the longest path between two words: how many steps a signal must pass, each of which may weaken the gradient
+# - the longest path between two words: how many steps a signal must pass through, each of which may weaken the gradient
 #   (*maximum path length*).
 #
-# | layer | work (multiplications) | sequential steps | longest path |
-# |---|---|---|---|
-# | recurrent (plain cell) | $2 n d^2$ | $n$ | $n - 1$ |
-# | attention | $4 n d^2 + 2 n^2 d$ | 1 | 1 |
+# | layer | work (multiplications) | sequential steps | longest path | numbers to keep |
+# |---|---|---|---|---|
+# | recurrent (plain cell) | $2 n d^2$ | $n$ | $n - 1$ | in training $n d$, when writing $d$ |
+# | attention | $4 n d^2 + 2 n^2 d$ | 1 | 1 | in training $n^2$ weights, if stored, and some $n d$; when writing $2 n d$ |
 #
 # The work has two parts. The first is the matrices. To multiply a word by a $d \times d$ matrix takes $d^2$
-# multiplications. A plain cell has two such matrices, and attention four: for what a word asks, what it is found by,
-# what it hands over, and what becomes of the result (chapters 4 and 6). The second part, in attention only, is the
-# $n^2$ pairs of words: comparing the two takes $d$ multiplications, and multiplying a vector by its weight $d$ more. So
-# the work of attention is **quadratic** in $n$. It is more than that of a plain cell at any length, because attention
-# has four matrices and the cell two. It is more than that of an LSTM, which has eight, beyond $2d$ words: with
-# $d = 512$, the width of the original transformer, beyond about a thousand ([counted below](#how-much-work-is-it)).
+# multiplications. A plain cell has two such matrices, and attention four: one each for query, key, value and output
+# (chapters 4 and 6). The second part, in attention only, is the $n^2$ pairs of words: comparing the two takes $d$
+# multiplications, and multiplying a vector by its weight $d$ more. So the work of attention is **quadratic** in $n$. It
+# is more than that of a plain cell at any length, because attention has four matrices and the cell two. It is more than
+# that of an LSTM, which has eight, beyond $2d$ words: with $d = 512$, the width of the original transformer, beyond
+# about a thousand ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*. In training the right translation is known, so its words are read
 # all at once, like the source ([chapter 9](09_decoder.ipynb)). But a plain cell or an LSTM needs $h_{t-1}$ before it
@@ -1018,8 +1024,8 @@ verdict
 # $(1, 0)$ into $(0, 1.1)$, which is longer, but that into $(0.33, 0)$: on average a factor of $\sqrt{0.33} = 0.57$ a
 # step. In general, where a matrix multiplies again and again, the average factor per step tends to one number, the size
 # of its largest *eigenvalue*. For our $W_h$ that is only about 0.6, close to the 0.58 by which it shrinks a typical
-# change in one step. So over many steps $W_h$ by itself shrinks every change. The unequal slopes of $\tanh$ could undo
-# that, but in the measurement the gradient vanishes.
+# change in one step. So over many steps $W_h$ by itself shrinks every change. Strictly, slopes that differ between
+# entries could change this. The measurement shows that here they do not.
 #
 # The LSTM keeps more, because of the path through $h$. With the gate open it keeps about 0.97 per step (0.96 from 1 to
 # 5 steps back, 0.985 from 20 to 40, so not a single exponential). Cut that path, and 0.95 is left. With PyTorch's
@@ -1076,10 +1082,10 @@ for n in (50, 512, 5000):
     )
 
 # %% [markdown]
-# At $n = 2d$, a thousand words, attention costs as much as the LSTM. (In writing, word $t$ takes $4 d^2 + 2 t d$
-# multiplications, and an LSTM's step $8 d^2$: again the two meet at $2d$.) The paper itself drops the constants and the
-# four matrices of attention, so it says that attention does less work than a plain cell as long as $n < d$. In a
-# transformer each layer also has a feed-forward network, [chapter 8](08_encoder.ipynb), of $8 n d^2$.
+# At $n = 2d$, a thousand words, attention costs as much as the LSTM. (When text is generated, word $t$ takes
+# $4 d^2 + 2 t d$ multiplications, and an LSTM's step $8 d^2$: again the two meet at $2d$.) The paper itself drops the
+# constants and the four matrices of attention, so it says that attention does less work than a plain cell as long as
+# $n < d$. In a transformer each layer also has a feed-forward network, [chapter 8](08_encoder.ipynb), of $8 n d^2$.
 #
 # The paper also compares a *convolution*, which computes all words at once, each from the word and its neighbours. Over a
 # word and one neighbour on each side it takes $3 n d^2$ and a single sequential step. But one layer reaches only one
