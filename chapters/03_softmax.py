@@ -80,7 +80,7 @@ with np.errstate(all="ignore"):
 # of 1, and the query a fourth entry of 10: every score rises by 10, but the new entry is the same for all keys.
 #
 # Could we subtract the lowest score first? Then only differences count and no share is negative. But now a bad key
-# changes how two good ones share: keys with the scores 6 and 5 share 2 to 1 if the lowest score is 4, and 106 to 105 if
+# changes how two good ones share: keys with the scores 6 and 5 split 2 to 1 if the lowest score is 4, and 106 to 105 if
 # it is $-100$.
 #
 # So we ask for five things. Many formulas meet the first two. All five together leave only one kind of formula, as we
@@ -271,9 +271,10 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # The answer costs 2.91, which is not on the list: it is mostly coffee and about a quarter tea. Even the train, with
 # less than half a percent of the weight, puts 0.20 into the answer, because every finite score gets some weight, unless
 # it rounds to 0. And since the weights always sum to 1, a soft look-up always hands over something: it cannot answer
-# *nothing found*, unless a value is near 0, or values cancel out. (When nothing fits, trained models often give the
-# weight to one token where it does no harm, an [attention
-# sink](15_pretrained.ipynb#why-do-heads-look-at-tokens-that-stand-for-no-word).)
+# *nothing found*, unless a value is near 0, or values cancel out. (Nor can a hard look-up, which returns the least bad
+# entry at full strength. A Python dictionary raises `KeyError`.) If all keys fit equally badly, the soft look-up
+# returns the plain average. (When nothing fits, trained models often give the weight to one token where it does no
+# harm, an [attention sink](15_pretrained.ipynb#why-do-heads-look-at-tokens-that-stand-for-no-word).)
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
@@ -398,8 +399,7 @@ assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
 # ## Temperature
 #
 # The five demands left the base $a$ open, and so the scale of the scores. This scale sets how sharp the look-up is.
-# (The division by $\sqrt{d_k}$ will set it, too.) Divide the scores by a positive number $\tau$, the **temperature**,
-# before the softmax.
+# Divide the scores by a positive number $\tau$, the **temperature**, before the softmax.
 #
 # **Predict first.** Raise $\tau$ until it is very large. Where do the weights of the four entries go?
 
@@ -428,7 +428,9 @@ plt.show()
 # %% [markdown]
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0, and the answer is then the plain
 # average of the values. At low temperature coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$
-# times as much, 22,026 times at 0.1. In general a lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$.
+# times as much, 22,026 times at 0.1. In general a lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$. At
+# $\tau = 0.5$, for example, the scores 0, 1, 2 act like 0, 2, 4: their weights are 0.016, 0.117 and 0.867 instead of
+# 0.090, 0.245 and 0.665.
 #
 # As $\tau$ goes to 0, the softmax becomes the hard choice again (unless keys tie for the largest score: they share the
 # weight). A longer query does the same as a lower temperature: its direction says what is sought, and its length how
@@ -498,6 +500,7 @@ def softmax_jacobian(
 
 # %% tags=["proof"]
 example = softmax(np.array([0, 1, 2]))
+assert softmax(np.array([0, 2, 4])).round(3).tolist() == [0.016, 0.117, 0.867]
 jacobian = softmax_jacobian(example)
 assert np.allclose(jacobian[2], [-0.060, -0.163, 0.223], rtol=0, atol=0.0005)
 assert np.allclose(jacobian.sum(axis=1), 0)
@@ -517,7 +520,12 @@ for j in range(3):
 # $w_i w_j$ off the diagonal is then nearly 0, too, because at least one of its two factors is. With the weights 0.99,
 # 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is sure of itself has stopped
 # listening**: nudge its scores, and the weights hardly move. A softmax that gives one key nearly all the weight is
-# called **saturated**. Not every saturated softmax is a fault: after training a sharp row may well be right.
+# called **saturated**. To find saturated rows in a model, log for each head the largest weight of a row, or its
+# [perplexity](#exercise-1-how-many-keys-is-that), and the standard deviation of the scores. If nearly all rows are
+# sharp at the start, check the divisor (next section) and the initialisation. If they become so in training, they may
+# be right. If learning stalls, normalise queries and keys, or lower the learning rate. In the backward pass nobody
+# builds $J$: a gradient $g$ for the weights gives the scores $w \odot (g - w \cdot g)$ ([chapter
+# 7](07_learning.ipynb#back-through-the-softmax)).
 
 # %% tags=["proof"]
 sure = np.array([0.99, 0.005, 0.005])
@@ -709,8 +717,8 @@ quiz.number(
 # In words: to raise $w_1$, move the query towards the first key and away from the second. The first factor is small
 # where the softmax is saturated. The second is shortened by the division. Which counts for more? For random keys of
 # width 64, $k_1 - k_2$ has a length of about $\sqrt{128} = 11.3$, and the undivided scores typically differ by 11. Say
-# that the first key trails by that much. (That is no rare case: of ten random keys, the wanted one trails the best nine
-# times in ten.) Compare the two versions:
+# that the first key trails by that much. (That is no rare case: among ten random keys, the wanted one trails the best
+# by that much about half of the time.) Compare the two versions:
 #
 # | | $x$ | $w_1$ | $w_1 (1 - w_1)$ | length of $(k_1 - k_2) / \tau$ | length of the gradient |
 # |---|---|---|---|---|---|
@@ -774,14 +782,20 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 apart, behind = np.sqrt(2 * 64), 1 / (1 + np.exp(11))  # of two keys; its weight
 assert round(apart, 1) == 11.3 and round(behind, 6) == 0.000017
 assert round(behind * (1 - behind) * apart, 4) == 0.0002
+rng = np.random.default_rng(0)
+one, ten = (rng.standard_normal((4000, rows, 64)) for rows in (1, 10))
+found = (one @ ten.swapaxes(1, 2))[:, 0]
+lag = (found.max(axis=1) - found[:, 0]) > 11
+assert 0.45 < lag.mean() < 0.57
 scaled = 1 / (1 + np.exp(11 / 8))
 assert round(scaled, 1) == 0.2
 assert round(scaled * (1 - scaled) * apart / 8, 2) == 0.23
 
 # %% [markdown]
 # With the division every query succeeds. Without it about half fail at width 64, and four fifths at 1024. So the
-# division lets the softmax *start* where its derivatives are not nearly 0. [Going further](#can-a-query-still-learn)
-# has the code, tries larger learning rates, and shows [when the division matters less](#when-does-it-matter-less).
+# division lets the softmax *start* where its derivatives are not nearly 0. It is not the only cure ([larger learning
+# rates](#can-a-query-still-learn) and [steps of a fixed length](#when-does-it-matter-less) help, too), but it costs
+# nothing, and one learning rate suits every width.
 
 # %% [markdown]
 # ## Exercises
@@ -1023,9 +1037,9 @@ for width in (64, 1024):
 #
 # The division also matters less with another kind of step. Go back to variance 1, and give all steps the same length,
 # 0.1. Then every query finds its key at either width, with the division or without. The unscaled ones even get there
-# sooner. Without the division the same step moves the scores $\sqrt{d_k}$ times as far. They also start that much
-# further apart, but the lead that 0.9 of the weight takes does not grow with the width: $\ln 9 = 2.2$ over one rival,
-# $\ln 81 = 4.4$ over nine equal ones.
+# sooner. Without the division the same step moves the scores $\sqrt{d_k}$ times as far. The start is also $\sqrt{d_k}$
+# times further away, but the goal is not: a weight of 0.9 needs a lead of $\ln 9 = 2.2$ over one rival, or
+# $\ln 81 = 4.4$ over nine equal ones, at any width.
 #
 # So unscaled scores spoil the size of the gradient, while its direction is still useful, and a step of fixed length for
 # *each query* is enough. That holds in float64, in which this is computed. Float32 holds nothing positive below about
@@ -1087,7 +1101,7 @@ assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
 #
 # [From scores to shares](#from-scores-to-shares) found $f(x + y) = f(x) f(y)$. Since $n$ steps of $\frac1n$ make 1,
 # $f(\frac1n)$ is the $n$-th root of $a$, and $m$ such steps give $f(\frac mn) = a^{m/n}$. The same formula holds for
-# negative fractions, because $f(-x) = 1 / f(x)$: swapping the two keys turns the ratio over. Any other $x$ lies between
+# negative fractions, because $f(-x) = 1 / f(x)$: swapping the two keys inverts the ratio. Any other $x$ lies between
 # fractions that are as near to it as we like. Now $f$ grows with $x$, since adding $y > 0$ to $x$ multiplies $f(x)$ by
 # $f(y) > 1$. So $f(x)$ lies between the powers of $a$ that belong to these fractions, and $f(x) = a^x$ holds for this
 # $x$, too.

@@ -118,9 +118,9 @@ plt.show()
 
 # %% [markdown]
 # At the next step both end. The better one is *the tea*: beam search finds it, although its first word is only the
-# second best. In general, one of the two best that ends with `<eos>` is finished and set aside. The best results that
-# do not end go on, two if there are as many (they are called *live*). An ending that is not among the two best is
-# dropped ([why](#when-does-beam-search-stop)).
+# second best. In general, endings among the two best results are set aside as finished. The two best results that do
+# *not* end go on; they are called *live*. (An ending that is not among the two best is dropped:
+# [why](#when-does-beam-search-stop).)
 #
 # A product of many probabilities is tiny, so the code adds their logarithms (**log-probabilities**). Their sum is the
 # product's logarithm, so the ranking stays the same.
@@ -204,12 +204,12 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # |---|---|
 # | `len(state)` | says how many rows there are |
 # | `state.step(tokens)` | reads one more token for each row, and returns the logits $(B, V)$ of what may follow |
-# | `state.select(rows)` | keeps these rows, in this order. A finished row is left out; a row is named twice when two kept hypotheses continue it |
+# | `state.select(rows)` | keeps these rows, in this order. A finished sentence's row is left out. In beam search every hypothesis is a row, named twice when two kept ones continue it |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# `Table`, folded, is such a state (its type is `Decoding`) for the little model above. `generate` is the loop: ask for
-# the logits, rule out padding and begin, choose. Rows that chose the end leave, and the others append their token. (The
-# `decoding.check…` calls catch mistakes.)
+# `Decoding` is the type of a state, and `Table`, folded, is one for the little model above. `generate` is the loop: ask
+# for the logits, rule out padding and begin, choose. Rows that chose the end leave, and the others append their token.
+# (The `decoding.check…` calls catch mistakes.)
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -280,10 +280,10 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
 assert greedy(Table(rows=2), max_length=5) == [written, written]
 
 # %% [markdown]
-# The simplest state for a transformer has no cache, and reads again all that has been written:
+# The simplest state for a transformer, `Recompute` (folded), has no cache, and reads again all that has been written.
 
 
-# %%
+# %% a state without a cache tags=["hide-input"]
 class Recompute:
     special_ids = (0, 1, 2)
 
@@ -398,9 +398,9 @@ assert np.allclose(
 # ## A model that has learned a little
 #
 # Does a beam help a trained model? Take the number model of chapter 11, which writes English numbers in German. After
-# its full training it leaves a beam almost nothing to repair, so train it for only 110 steps instead of 600. (It has no
-# label smoothing, and the beam ranks with $\alpha = 0.6$.) Here are the shares of 500 numbers with every token right,
-# for three seeds:
+# its full training it leaves a beam almost nothing to repair, so we train it for only 110 steps instead of 600. (It has
+# no label smoothing, and the beam ranks with $\alpha = 0.6$.) Here are the shares of 500 numbers with every token
+# right, for three seeds:
 
 # %% three models, trained, without a cache tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -510,7 +510,7 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# The beam gets a few more numbers right with every seed, for four times as many rows.
+# The beam gets a few more numbers right with every seed, at four times the cost.
 #
 # Is a wrong output the fault of the search or of the model? If the right sentence scores higher than the one that was
 # written, the search has failed. If not, a better search cannot help, since by this score the model prefers a wrong
@@ -556,7 +556,7 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
 # over and over (**degeneration**). Greedy decoding repeats, too. Here is how SmolLM2, [a published
 # model](19_modern.ipynb#smollm2), goes on after *The old man walked along the shore and looked at the sea.*, greedily,
-# and drawn with a cut that is explained below:
+# and drawn with top-p, explained below:
 
 # %% one text, greedily and drawn tags=["hide-input"]
 import textwrap
@@ -590,7 +590,7 @@ assert (
 #
 # | option | what it does | effect |
 # |---|---|---|
-# | **temperature** | divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)) | near 0 almost greedy decoding; above 1 the probabilities are flatter than the model's own |
+# | **temperature** | divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)) | near 0 almost greedy decoding; above 1 flatter than the model's own probabilities; as it grows, all words approach the same probability, and nearly every draw comes from the tail |
 # | **top-k** | keeps the $k$ likeliest words; $k = 1$ is greedy decoding | the same number at every step: too many where one word fits, too few where hundreds do |
 # | **top-p**, nucleus sampling | keeps as few words as possible, the likeliest first, whose probabilities sum to at least $p$; $p = 1$ cuts nothing | one word where the model is sure, many where it is unsure |
 # | **min-p** | keeps words with at least a given share of the likeliest word's probability | few where the model is sure; where it is unsure the limit is low, and many stay |
@@ -633,7 +633,8 @@ assert nucleus_size == 7 and np.allclose([sure.sum(), unsure.sum()], 1)
 #
 # Temperature 0.5 doubles the logits, which squares the probabilities ($e^{2x} = (e^x)^2$); the squares are then divided
 # by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough; after temperature 0.5 two
-# are enough. So the order matters: the code applies temperature, then top-k, then top-p.
+# are enough, and after temperature 2 it needs four. So the order matters: the code applies temperature, then top-k,
+# then top-p.
 #
 # [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose min-p for high temperatures. Whether its texts
 # are better is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)), and the code leaves it out.
@@ -845,7 +846,7 @@ plt.show()
 #
 # `KVAttention` does that for all heads of a batch, with the parameters of the attention of [chapter
 # 7](07_learning.ipynb#let-the-machine-do-it). It starts with the keys and values of the vectors that it is given.
-# `extend` first keeps those of new tokens and then attends, and `attend` only attends.
+# `extend` first keeps those of new tokens and then attends; `attend` keeps nothing.
 
 # %% tags=["export"] module="generation"
 from dotformer.attention import MultiHeadAttention
@@ -953,8 +954,9 @@ class KVCache:
 # - It does need the padding mask of the *source*: padded positions have keys like any others.
 #
 # A given text, such as a chat model's *prompt*, is read in one pass, the **prefill**, which fills the cache. That is
-# faster than one `step` for each token. In a prefill the new tokens *do* need a causal mask, among themselves
-# ([why](#several-tokens-at-once)).
+# faster than one `step` for each token. (`KVCache` has no prefill, because its target starts from `<bos>`; [the GPT
+# below](#a-gpt-with-a-cache-in-one-file) has one.) In a prefill the new tokens *do* need a causal mask, among
+# themselves ([why](#several-tokens-at-once)).
 #
 # At each step the cache must give the logits that one pass over the whole target gives (teacher forcing), also after
 # `select` has moved and repeated sentences:
@@ -1130,7 +1132,8 @@ with torch.no_grad():
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# Only the first step is right. Nothing crashes, so only the check shows it.
+# Only the first step is right. From then on self-attention cannot tell the order of the words written. The shapes are
+# right and the output is still words, so you would blame the model. Only the check shows it.
 
 # %% [markdown]
 # ## Several tokens for the price of one
@@ -1141,9 +1144,9 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # 2023](https://arxiv.org/abs/2211.17192)) uses that: a small **draft model** with the same vocabulary writes a few
 # tokens ahead, and the large model checks them all in one pass.
 #
-# Say that the draft model has written *elf tausend acht hundert*. The last token of the text is chosen already, but the
-# large model has not read it yet. It goes in together with the four drafted ones, under a causal mask, and five rows of
-# logits come out, each for what follows its token:
+# Say that the draft model has written *elf tausend acht hundert*. The last token of the text has been chosen, but has
+# not been through the large model yet. So five tokens go in, this one and the four drafts, under a causal mask, and
+# five rows of logits come out, each for what follows its token:
 #
 # | after | the large model's choice | drafted | result |
 # |---|---|---|---|
@@ -1154,19 +1157,20 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # | *hundert* | not looked at | none | had all four been right, a fifth token for free |
 #
 # A row depends only on the tokens up to its own, so the rows count up to the first wrong token. With greedy decoding a
-# drafted token is kept if it is the large model's choice. The first that is not is replaced by that choice, and the rest
-# are dropped. The cache must forget all of these. Here three tokens come from one pass, and the text is, except for
-# rounding, what the large model would have written alone. Drafting costs time, too: for our small models there is [little
-# gain, or a loss](#does-a-small-draft-model-pay-off).
+# drafted token is kept if it is the large model's choice. The first that is not is replaced by that choice, and the
+# rest are dropped. The cache is cut back to the last token that was kept. Here three tokens come from one pass. Except
+# for rounding, the text is what the large model would have written alone. Drafting costs time, too: for our small
+# models there is [little gain, or a loss](#does-a-small-draft-model-pay-off).
 #
 # It works with sampling, too. Say that the draft model gives *acht* the probability 0.5, and the large model only 0.3.
 # Where *acht* is drafted, keep it three times in five, because $0.5 \cdot 0.6 = 0.3$. In place of a rejected token draw
-# one of those to which the draft model gives too little. In general, with $p(x)$ from the large model and $q(x)$ from
-# the small one, a drafted token $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is drawn with
-# probabilities proportional to $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. Then every token is
-# written as often as if the large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)), and a poor
-# draft model only costs speed ([how much?](#how-many-tokens-does-a-pass-give)). With many short texts at once the
-# device is busy already, and the gain shrinks or is lost.
+# one of those to which the draft model gives too little probability. In general, with $p(x)$ from the large model and
+# $q(x)$ from the small one, a drafted token $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is
+# drawn with probabilities proportional to $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. Then
+# every token is written as often as if the large model had drawn it
+# ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model only costs speed ([how
+# much?](#how-many-tokens-does-a-pass-give)). With many short texts at once the device is busy already, and the gain
+# shrinks or is lost.
 
 # %% [markdown]
 # ## Exercises
@@ -1812,4 +1816,5 @@ print(
 assert np.allclose(accepted + replaced, large)
 
 # %% [markdown]
-# Added up these are 0.6, 0.3 and 0.1, the large model's own probabilities.
+# Added up these are 0.6, 0.3 and 0.1, the large model's own probabilities. To test code, draw some 100,000 tokens for
+# one prompt both ways. The frequencies should differ by chance alone, about $\sqrt{p (1 - p) / N}$ for $N$ draws.
