@@ -615,7 +615,8 @@ for width in widths:
 # $\sqrt{d_k}$, it gets about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
 # tenth. Such a softmax is not saturated, but at the start the answer to such a random query is nearly the plain average
-# of the values.
+# of the values. That is not hopeless, but [its gradients](#can-a-query-still-learn) shrink with the width, so each
+# width needs a learning rate of its own.
 #
 # All of this holds only for the start. Training fits queries to keys, so their entries are no longer independent, and
 # then scores may have any size.

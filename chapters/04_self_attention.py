@@ -142,7 +142,8 @@ assert weights[-1].round(2) == 0.88
 #
 # Does *python* now mean a language in the first sentence? Not yet. Add what it received to its own vector. The sum's
 # cosine with *imports* is 0.53, where that of *python* alone was 0.21. But with *programming* it falls from 0.25 to
-# 0.21, because *python* has received the word *import*, and not what *import* implies.
+# 0.21, because *import* itself has a cosine of only 0.07 with *programming*. *Python* has received the word *import*,
+# and not what *import* implies.
 
 # %% tags=["proof"]
 compared = ("imports", "serpent", "programming")
@@ -176,7 +177,7 @@ assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 #
 # - A word finds itself first, because among vectors of equal length no dot product is larger than a vector's with
 #   itself. Leaving it out is only a patch: the word must take from others even where none is useful.
-# - It finds what is most like it. In *the snake shed its skin*, by the vectors above, the word *its* (not allowed to
+# - It finds what is most like it. In *the snake shed its skin*, with the vectors above, the word *its* (not allowed to
 #   choose itself) puts 0.91 of its weight on *the*, and only 0.04 on *snake*, which it should find.
 # - Scores are symmetric. *Snake* needs nothing from *its*, yet the score is the same both ways.
 # - A word can hand over only its own vector, and neither a part of it nor what it implies: *import* could not hand over
@@ -325,7 +326,7 @@ quiz.one_choice(
 # | $K$, keys | $(S, d_k)$ | what one word can be found by |
 # | $V$, values | $(S, d_v)$ | what one word hands over |
 # | $Q K^\top$, **scores** | $(T, S)$ | how well each key matches one query |
-# | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, rescaled: before training, of [similar size](#why-the-square-root) at every $d_k$ |
+# | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, with a [spread](#why-the-square-root) that, before training, does not grow with $d_k$ |
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its *context vector* |
 #
@@ -413,12 +414,13 @@ assert np.allclose(context, attention_by_loop(q, k, v))
 
 # %% [markdown]
 # Because `swapaxes`, `@` and `softmax` all work on the last one or two axes, a whole batch of $B$ sentences can go
-# through `attention` at once: queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
+# through `attention` at once: queries and keys $(B, T, d_k)$, values $(B, T, d_v)$, scores and weights $(B, T, T)$,
+# outputs $(B, T, d_v)$.
 #
 # Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. It has $D (2 d_k + d_v)$ parameters, however
 # long the sentence is, and computes its weights afresh for each sentence. In training nobody says which word should
-# attend to which. But every step here has a derivative, so training can correct all three matrices by the error of the
-# model's output ([chapter 7](07_learning.ipynb)).
+# attend to which. But every step here has a derivative, so training can correct all three matrices, using the error of
+# the model's output ([chapter 7](07_learning.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -524,7 +526,8 @@ quiz.number(
 # - $W_K$ is the identity: a word is found by its own vector, so $d_k = D = 384$.
 # - $W_Q$ is the outer product of *python* and the query that we want, *import* + *snake* − *python*, which says: who is
 #   like *import* or *snake*, but not like *python*? The query is the same in every sentence, since it is computed from
-#   *python* alone. What differs is which keys are there.
+#   *python* alone. What differs is which keys are there. (Other words get this query times their cosine with *python*.
+#   Where that is small, they attend almost evenly.)
 #
 # What *python* receives is again added to its own vector, and the output shows this sum's cosine with *programming* and
 # *animal*.
@@ -598,7 +601,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # cause trouble ([below](#a-row-with-nothing-to-attend-to)).
 #
 # Wherever a mask is False, the scaled score becomes minus infinity, so the weight becomes 0. Here are both masks, the
-# hidden entries in grey. In the lower row the sentence is *dog bites*, with padding, here the vector $(1, 1, 0)$:
+# hidden entries in grey. In the lower row the sentence is *dog bites*, with padding, here the vector $(1, 1, 0)$ (any
+# would do, since nobody reads it):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of three matrices, scaled scores, masked, and weights. Above, dog bites man with a causal mask: the entries above the diagonal are grey and become minus infinity; the weights are 1, 0, 0; 0.80, 0.20, 0; 0.16, 0.67, 0.16. Below, dog bites pad with a padding mask: the last column is grey and becomes minus infinity in all three rows; the weights are 0.20, 0.80, 0; 0.80, 0.20, 0; 0.50, 0.50, 0."}}
 drawing = Diagram(6.8, 3.2)
@@ -760,7 +764,8 @@ print("times the mask, after       ", zeroed.round(3), "sum", zeroed.sum().round
 # Multiplying the weights by the mask (third line) is only half right: they no longer sum to 1, because the sum that
 # divides them still contains the hidden word's exponential. Through this sum the hidden word still changes the other
 # weights, so under a causal mask the future leaks: *bites* gives *dog* 0.187 in *dog bites man*, but 0.446 if the last
-# word is a second *dog*. With minus infinity it is 0.804 in both.
+# word is a second *dog*. With minus infinity it is 0.804 in both. (Dividing by the new sum would repair this, except
+# where the visible weights have already rounded to 0. Minus infinity does both in one step.)
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -828,8 +833,9 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 # %% [markdown]
 # Of the nouns, the verb now sees only the biter: *dog*, whose value $(1, 0)$ gets the weight 0.804, or *man*, whose
 # value $(1, 1)$ gets 0.944. But in a first layer of attention a word still cannot tell the order *among* the words
-# before it, because they enter the same sum. So most models tell attention the positions, with or without a mask
-# ([chapter 5](05_position.ipynb)).
+# before it, because they enter the same sum. (In later layers it can, since what each word brings already depends on
+# the words before it.) So most models tell attention the positions, with or without a mask ([chapter
+# 5](05_position.ipynb)).
 
 # %% [markdown]
 # ## The same as a PyTorch module
@@ -911,7 +917,7 @@ assert (blank == 0).all()
 # *quadratic*: it grows with the square of the text's length. So does the memory if all weights are stored. The
 # projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$. With $d_k = d_v$ the projections take
 # $3 T D d_k$, and the pairs $2 T^2 d_k$. So in short texts the projections are most of the work. Beyond $T = 1.5 \, D$
-# the pairs are.
+# the pairs are: for $D = 512$ that is beyond 768 words.
 #
 # What do you get in return? In attention any word reaches in one step any other that it may see, and where the whole
 # text is known, as in training, all queries can be computed in parallel.
@@ -1392,7 +1398,10 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 # *look* like those of the pixel to be cleaned, however far away. That is attention with pixels in place of words: with
 # fixed weights it would be linear, but the weights are computed from what is blended, and that makes it nonlinear
 # ([Wang and others, 2018](https://arxiv.org/abs/1711.07971), draw the connection). There the analogy ends. A filter
-# compares surroundings as they are and returns a pixel. Attention learns what to compare, and what to hand over.
+# compares surroundings as they are and returns a pixel. Attention learns what to compare, and what to hand over. And a
+# *convolution*, the blur whose weights are learned? It has one weight for each distance, the same in every sentence,
+# within a fixed window. Attention computes a weight for each pair of words, at any distance, and knows nothing of
+# distance until it is given positions ([chapter 5](05_position.ipynb)).
 
 # %% [markdown]
 # ### Break it: four versions, one correct
@@ -1431,10 +1440,11 @@ for name, version in versions.items():
     print("{:26}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shape and shuffle catch nothing. The sum catches the wrong axis: there the columns sum to 1 and the rows do not, so an
-# output is no longer an average of the values. Leaving queries out catches it, too, because a softmax over queries
-# makes each weight depend on the other queries. The same check catches the root of the number of queries, because that
-# number changes.
+# Shape and shuffle catch nothing: a softmax over either axis leaves the shape $(T, S)$, so the product with $V$ always
+# works. (Under a causal mask the wrong axis also leaks, because later queries enter each column's sum.) The sum catches
+# the wrong axis: there the columns sum to 1 and the rows do not, so an output is no longer an average of the values.
+# Leaving queries out catches it, too, because a softmax over queries makes each weight depend on the other queries. The
+# same check catches the root of the number of queries, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and move with the words. Only
 # known numbers or independent code, such as the loop, detect it here.

@@ -64,25 +64,13 @@ assert same
 # model reads $x_t + p_t$.
 
 # %% tags=["quiz"]
-quiz.one_choice(
-    "Why does a transformer need positions in its vectors?",
-    quiz.wrong(
-        "Wider vectors let attention compare more features",
-        "They are added, so the vectors are as wide as before.",
-    ),
-    quiz.right(
-        "Without them the sums of attention come out the same in any order",
-        "Yes: scores depend on what the words are, and a sum does not care about the order of its terms.",
-    ),
-    quiz.wrong(
-        "They tell attention which words are neighbours, so that it need not look at the others",
-        "Every word still looks at all. Positions only let attention tell words apart by where they stand.",
-    ),
-    quiz.wrong(
-        "The attention weights already depend on the position, and the vectors must agree with them",
-        "They do not: shuffle the words, and the same weights come along.",
-    ),
-)
+# quiz.one_choice( "Why does a transformer need positions in its vectors?", quiz.wrong( "Wider vectors let attention
+# compare more features", "They are added, so the vectors are as wide as before.", ), quiz.right( "Without them the sums
+# of attention come out the same in any order", "Yes: scores depend on what the words are, and a sum does not care about
+# the order of its terms.", ), quiz.wrong( "They tell attention which words are neighbours, so that it need not look at
+# the others", "Every word still looks at all the others. Positions only let attention tell words apart by where they
+# stand.", ), quiz.wrong( "The attention weights already depend on the position, and the vectors must agree with them",
+# "They do not: shuffle the words, and the same weights come along.", ), )
 
 # %% [markdown]
 # ## Three ideas that break
@@ -545,9 +533,9 @@ for sentence in ("dog bites man", "man bites dog"):
     assert biter == sentence.split()[0]
 
 # %% [markdown]
-# So the verb can tell who bites. In a model words and positions share their entries, and the matrices are trained. The
-# construction still works if the words keep out of the directions of the positions: it is then the same, along other
-# axes.
+# So the verb can tell who bites. In a model words and positions share their entries, and the matrices are trained. It
+# also works with shared entries, if the word vectors are at right angles to all position vectors: a change of axes then
+# gives back the 384 + 32 columns.
 #
 # ## Does adding destroy the word?
 #
@@ -574,8 +562,9 @@ for sentence in ("dog bites man", "man bites dog"):
 #
 # Sines and cosines are a fixed formula. Some models, among them BERT and GPT-2, instead start with a random vector for
 # every position and train it, like the word vectors: **learned position embeddings**. From the start they grant three
-# of the wishes: positions are *different*, the numbers are *bounded*, and *any* can win. *Same step* and *similar* are
-# left to training, and there is a last position.
+# of the wishes: positions are *different*, the numbers do not grow with $t$, and *any* can win, because a query equal
+# to one row nearly always scores highest with that row. *Same step* and *similar* are left to training, and there is a
+# last position.
 #
 # Which kind holds for longer texts? Take a small task without words: every position must attend to the one before it.
 # The encodings are the rows of a matrix $E$, and the scores are $E A E^\top$, where a learned matrix $A$ takes the
@@ -672,19 +661,23 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # wider, and [Press and others (2022)](https://arxiv.org/abs/2108.12409) found that language models with sinusoids
 # hardly extrapolate.
 #
-# Why do the wide ones fail? A wide encoding has many pairs of nearly equal speed. Over 24 positions they turn almost
-# alike, so the scores show only what $A$ does to all of them together. Many matrices are right there, and $R_{-1}$ is
-# only one of them. The one that training finds goes wrong further on, where these pairs have moved apart: [24 positions
-# are too few](#why-do-wide-sinusoids-fail).
+# Why do the wide ones fail? A wide encoding has many pairs of nearly equal speed. For example, $A$ can link the query
+# of one pair with the key of the next, which adds $\cos(\omega_1 t - \omega_2 s)$ to the score, up to a shift. For two
+# slow pairs $\omega_1$ and $\omega_2$ hardly differ, so below position 24 this looks like a function of $t - s$. Later
+# it drifts. So many matrices are right at the first 24 positions, and [24 are too few](#why-do-wide-sinusoids-fail) to
+# find $R_{-1}$ among them.
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
-# table 3, row E), and preferred sinusoids in the hope of longer texts.
+# table 3, row E), and preferred sinusoids in the hope of longer texts. Does a model of your own use its positions, and
+# for how long? Shuffle the words of held-out texts: if the loss hardly rises, positions are not used. And plot the mean
+# loss at each position, also past the training length: a jump there means that it does not extrapolate.
 
 # %% [markdown]
 # ## As PyTorch modules
 #
 # In a model, positions are added to a batch $(B, T, D)$. The sinusoids are a *buffer*: they move to the GPU with the
-# model, and are not trained. Learned positions are an `nn.Embedding`. (The paper applies *dropout* to the sum, [chapter
+# model, and are not trained. (`max_length` is for convenience: compute a longer table when one is needed.) Learned
+# positions are an `nn.Embedding`. (The paper applies *dropout* to the sum, [chapter
 # 8](08_encoder.ipynb#the-encoder-layer).)
 
 # %%
@@ -763,9 +756,9 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # %% [markdown]
 # ## Rotary positions: turning instead of adding
 #
-# Trained on 24 positions, sinusoids let training find a matrix that holds for these 24 only. Can we rule such matrices
-# out? Look at what adding does to a score. With $M = W_Q W_K^\top$, the score of the query at position $t$ with the key
-# at position $s$ has four terms:
+# With sinusoids training must *find* a matrix that sees only the distance, and at width 128 it found another. Can the
+# score be built so that it sees nothing else? Look at what adding does to it. With $M = W_Q W_K^\top$, the score of the
+# query at position $t$ with the key at position $s$ has four terms:
 #
 # $$(x_t + p_t) \, M \, (x_s + p_s)^\top = x_t M x_s^\top + x_t M p_s^\top + p_t M x_s^\top + p_t M p_s^\top .$$
 #
@@ -773,11 +766,11 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # on $s$ itself, the third on $t$, and the last on both. (If $M$ were a rotation $R_r$, the last would depend on $t - s$
 # alone, but a trained $M$ need not be one.)
 #
-# The cure is already in the sinusoids: an encoding is a fixed vector turned by $R_t$, and the dot product of two
-# encodings depends on their distance alone. So turn the query and the key themselves. **Rotary position embedding**
-# (RoPE) does this pair by pair, with the same angles (but $d_k$, the width of a query, in place of $D$), and adds
-# nothing to the words: a query $q$ at position $t$ becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$. A
-# rotation keeps lengths, so a late position makes no query or key longer.
+# The cure is already in the sinusoids: an encoding is a fixed vector turned, $p_t = p_0 R_t$ with
+# $p_0 = (0, 1, 0, 1, \dots)$, and the dot product of two encodings depends on their distance alone. So turn the query
+# and the key themselves. **Rotary position embedding** (RoPE) does this pair by pair, with the same angles (but $d_k$,
+# the width of a query, in place of $D$), and adds nothing to the words: a query $q$ at position $t$ becomes $q R_t$, a
+# key $k$ at position $s$ becomes $k R_s$. A rotation keeps lengths, so a late position makes no query or key longer.
 #
 # The positions enter the score only through $t - s$:
 #
@@ -1164,11 +1157,11 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # far the 24 encodings together extend along it. We count a direction if its value is at least a thousandth of the
 # largest.)
 #
-# Later encodings also point out of this subspace, in directions in which $A$ has hardly changed. Must it fail without
-# them? No. Confine $A$ to the subspace and train it on all 48 positions (3,000 steps from $A = 0$): now it is right at
-# every one of them. So at width 128 twelve dimensions are enough. After 3,000 steps on only the first 24 positions,
-# confined or not, every later one is wrong. What is missing is data: many matrices are right at positions 1 to 23, and
-# nothing there says which of them goes on correctly.
+# Later encodings also point out of this subspace, in directions in which $A$ has hardly changed. Are these other
+# directions needed? No. Write each encoding in the 12 directions only, and train on all 48 positions (3,000 steps from
+# $A = 0$): now $A$ is right at every one of them. So at width 128 twelve dimensions are enough. After 3,000 steps on
+# only the first 24 positions, confined or not, every later one is wrong. What is missing is data: many matrices are
+# right at positions 1 to 23, and nothing there says which of them goes on correctly.
 #
 # Below, *outside* is the share of the squared length of encodings 24 to 47 that lies outside the subspace. *Trained on
 # 24* is the chapter's experiment, 500 steps at its best learning rate; *confined* has 3,000 steps at a learning rate of
@@ -1308,6 +1301,9 @@ assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 # These are shares of the squared norm, at $D = 512$. With a small initialisation and the factor, a third is position.
 # With a small initialisation and no factor, nearly everything is position. With PyTorch's default initialisation the
 # factor tips the balance: without it the two are comparable, and with it the position is a tenth of a percent.
+# Positions that are much too short hardly change the scores when words change places, so at first the model works
+# almost as if it had no order. With positions that are much too long, attention chooses by place and hardly by meaning,
+# and what a value passes on is mostly position. Training must first repair either.
 
 # %% tags=["quiz"]
 quiz.several_choices(

@@ -105,11 +105,11 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # ## Would one head do?
 #
 # Did the verb need two heads? One head gives it one average, and what went into an average cannot in general be read
-# back. Let words be numbers for a moment, and let the head give the weight $\tfrac23$ to the first noun and $\tfrac13$
-# to the last. The pair 1, 5 then gives $\tfrac23 \cdot 1 + \tfrac13 \cdot 5 = \tfrac73$. So does the pair 2, 3, and
-# every pair on the red line below. A second head, with the weights $\tfrac13$ and $\tfrac23$, gives $\tfrac{11}3$ for
-# 1, 5 and for every pair on the blue line. The lines cross in one point only, so two averages together determine the
-# pair:
+# back. Let words be numbers for a moment. With equal weights even the order would be lost, so let the head give the
+# weight $\tfrac23$ to the first noun and $\tfrac13$ to the last. The pair 1, 5 then gives
+# $\tfrac23 \cdot 1 + \tfrac13 \cdot 5 = \tfrac73$. So does the pair 2, 3, and every pair on the red line below. A
+# second head, with the weights $\tfrac13$ and $\tfrac23$, gives $\tfrac{11}3$ for 1, 5 and for every pair on the blue
+# line. The lines cross at only one point, so two averages together determine the pair:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The plane of pairs: first noun across, last noun up. The red line of head 1, where the average is 7 thirds, goes through the pairs 1, 5 and 2, 3 and 3, 1. The blue line of head 2, where the average is 11 thirds, crosses it at 1, 5 only."}}
 figure, axes = plt.subplots(figsize=(5.6, 3.4))
@@ -127,7 +127,7 @@ axes.set(xlim=(-0.2, 5.2), ylim=(0, 7.2), xlabel="first noun", ylabel="last noun
 plt.show()
 
 # %% [markdown]
-# Words are vectors. Say a noun fills 8 of a word's 16 numbers, the same 8 for every noun. To tell both nouns, the verb
+# Words are vectors. Say a noun fills 8 of a word's 16 numbers, the same 8 for every noun. To know both nouns, the verb
 # must receive 16 numbers. A single head of width 16 has room for them:
 #
 # **Predict first.** Can both nouns be worked out from what this one head hands over: whole, half, or not at all?
@@ -135,9 +135,9 @@ plt.show()
 # Let the head give the weight $\alpha$ to the first noun, $a$, and $1 - \alpha$ to the last, $b$. Its average is
 # $\alpha \, a + (1 - \alpha) \, b$, which fills 8 numbers, like the nouns themselves. $W_V$ can spread the 8 over 16
 # entries, but these tell no more than the 8 did. With fixed weights one head, however wide, brings 8 equations for 16
-# unknowns: they fix 8 combinations of the numbers, and nothing about the other 8. In this sense half is lost. Two heads
-# of width 8 have the same room together, but bring two different averages: 16 equations, and nothing is lost. (The half
-# is [measured below](#why-exactly-half). If nouns fill more than 8 numbers, two heads of width 8 [lose some,
+# unknowns: they fix 8 combinations of the numbers, and leave 8 others free. In this sense half is lost. Two heads of
+# width 8 have the same room together, but bring two different averages: 16 equations, and nothing is lost. (The half is
+# [measured below](#why-exactly-half). If nouns fill more than 8 numbers, two heads of width 8 [lose some,
 # too](#what-if-nouns-fill-more-than-half-of-a-word).)
 #
 # And the verb above? With *dog* and *man* alone, one head with the weights $\tfrac23$ and $\tfrac13$ would do, because
@@ -216,7 +216,8 @@ plt.show()
 # Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. And in a transformer, as
 # [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. So head 1
 # could change only the first $d_k$ numbers of a word, even if what it finds belongs in the others. With $W_O$, each
-# head can write into any of the $D$ numbers, and two heads into the same ones.
+# head can write into any of the $D$ numbers, and two heads into the same ones. (A later layer could mix them, too, but
+# only after they have been added to the word.)
 #
 # Here is a question that neither head can answer alone: does the dog bite, or is it bitten, or both? Go back to the two
 # heads of the example, and take *dog bites man*, *man bites dog* and *dog bites dog*. One column of $W_O$,
@@ -290,9 +291,9 @@ quiz.one_choice(
 # In code the query matrices of all heads stand side by side in one matrix of shape $(D, D)$, so that one product
 # computes all queries, and likewise for keys and values. Then each row of the product is cut into $H$ slices of $d_k$,
 # and two axes are swapped, so that each head has a matrix of its own with a row for every word. In the picture below, a
-# cell is labelled with its row and column in the first matrix. Follow cell 1,2, counted from 0: the second word's third
-# number. After the reshape it is the first of the second word's two numbers for head 2. After the swap it stands in the
-# second row of head 2's own matrix. The number itself has not changed.
+# cell is labelled with its row and column in the first matrix. Follow cell 1,2: row 1 is the second word, and column 2
+# its third number, because the labels count from 0. After the reshape it is the first of the second word's two numbers
+# for head 2. After the swap it stands in the second row of head 2's own matrix. The number itself has not changed.
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. Below, the same in reverse, in paler colours: attention in each head gives two matrices of 3 rows and 2 columns, H by T by d_k; axes are swapped to T by H by d_k, a reshape gives T by D, and W_O gives the output."}}
@@ -516,8 +517,7 @@ for num_heads in (1, 8, 64):
 # one product with each of the four, of $D^2$ multiplications, so $4 T D^2 = 104{,}857{,}600$ in all. Scores and blends
 # take $T^2 d_k$ multiplications each in every head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all, because
 # $H \cdot d_k = D$. What grows is the number of attention weights, $H \, T^2$, and so the time for their softmaxes and
-# any memory to store them. (A model that writes text keeps the keys and values of all earlier words. So many recent
-# models share these among several heads, but not the queries, which are used once: [chapter
+# any memory to store them. (What grows in memory when a model writes text is for [chapter
 # 19](19_modern.ipynb#heads-that-share-keys-and-values).)
 #
 # How many heads are best? Vaswani and others chose eight. Their table 3 gives the quality of translations as a score
@@ -601,8 +601,8 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 # `w_q.weight` and *columns* of `w_o.weight`. `F.scaled_dot_product_attention` returns no weights. Where you want to see
 # them, write its steps out, as in [chapter 4](04_self_attention.ipynb#the-same-as-a-pytorch-module).
 #
-# The module agrees with a loop over heads (in the folded cell). To know what is in PyTorch's `nn.MultiheadAttention`,
-# copy our parameters into it, and compare the two, under a causal mask and as cross-attention:
+# The module agrees with a loop over heads (in the folded cell). To see that PyTorch's `nn.MultiheadAttention` does the
+# same, copy our parameters into it, and compare the two, under a causal mask and as cross-attention:
 
 
 # %% a loop over heads gives the same tags=["hide-input"]
@@ -667,10 +667,10 @@ for y, mask in (x, causal), (other, None):
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
 # decide. How it works is for [chapter 7](07_learning.ipynb); here you see what it finds.
 #
-# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as [above](#would-one-head-do), but a noun now
-# fills only six, one more says *verb*, and one is the position. The other eight are 0, so all that a word holds fits
-# into a head of width 8. A layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12
-# numbers, into its output for the verb.
+# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as [above](#would-one-head-do), but it now uses
+# only eight, so that all that it holds fits into a narrow head: six for the noun, one for *verb*, and one for the
+# position. A layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into
+# its output for the verb.
 #
 # **Predict first.** Train three layers: one head; two heads with random starts; two heads with equal starts, rows of
 # $W_O$ included. What share of the nouns does each miss? (The squared error, divided by that of always answering 0.)
@@ -751,8 +751,8 @@ assert parted < 0.005
 # %% [markdown]
 # The weights in the output are means over 2,000 sentences. Leave its last row, trained once, for the quiz below.
 #
-# One head misses nearly half. (The count above, now with 6 numbers for a noun, gives 0.50. Why 0.42? [The weights carry
-# one number, too](#could-one-head-escape-by-other-means).)
+# One head misses nearly half. Its weights may now depend on the nouns, too, which [brings one more
+# number](#could-one-head-escape-by-other-means). So 5 of 12 are lost, 0.42.
 #
 # Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
 # different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights
@@ -1224,13 +1224,13 @@ plt.show()
 # ### Could one head escape by other means?
 #
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains one number. With the verb's query $q$ and
-#   the nouns' keys $k_a$ and $k_b$, the scores differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference,
-#   which an average with equal weights loses. While it is small, the difference of the two weights is nearly
-#   proportional to it. To hand that over, let one entry of the values hold 1 for the first word, 0 for the verb and −1
-#   for the last: with the weights 0.4, 0.1 and 0.5 the blend of this entry is $0.4 - 0.5 = -0.1$. So with nouns of six
-#   numbers 5 of 12 are lost, 0.417, instead of half. Where the head's keys see the positions only, it misses half.
-# - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
-#   same for every word, and a position is only added, so both nouns are written into the same numbers.
+#   the nouns' keys $k_a$ and $k_b$, the scores differ by $q \cdot (k_a - k_b)$, one number about the nouns. The two
+#   weights depend on it, and an entry of the values that holds 1 for the first word, 0 for the verb and −1 for the last
+#   hands their difference over. So with nouns of six numbers 7 of 12 arrive, and 5 are lost, 0.417, instead of half.
+#   Where the head's keys see the positions only, it misses half.
+# - *Could its $W_V$ write the first noun into different numbers from those of the last noun?* Not in the first layer.
+#   The matrix is the same for every word, and a position is only added, so both nouns are written into the same
+#   numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
 #   same average. With *dog* and *man* [above](#would-one-head-do), the weights $\tfrac23$ and $\tfrac13$ see to that.
 #   For arbitrary new nouns, no.
@@ -1320,19 +1320,18 @@ print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) 
 #
 # A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product
 # $W_Q W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of $(D, d_k)$ and $(d_k, D)$ it has **rank** at most
-# $d_k$: all its rows are mixtures of $d_k$ rows. So a head can compare words along only $d_k$ directions.
+# $d_k$: all its rows are mixtures of $d_k$ rows. So a head can compare words along only $d_k$ directions. (And
+# $W_V^{(h)} W_O^{(h)}$ likewise, so it can write along only $d_k$.)
 #
 # With $d_k = 1$ a query can ask only for the largest or for the smallest key, and never for a value in between, because
 # $q k$ only rises or only falls with $k$. With $d_k = 2$ the keys can lie on a circle, where a query can point at any
 # of them, so any *single* word can win. But with 100 equally spaced keys the runner-up scores 0.998 times as much as
 # the winner, so only very long queries or keys can separate the two.
 #
-# The $(T, T)$ scores of a sentence have rank $d_k$ at most, too. Softmax adds little room: the logarithm of a weight is
-# its score minus one number for its row. The scores are the queries, $(T, d_k)$, times the transposed keys, $(d_k, T)$,
-# so each row of scores is a mixture of the $d_k$ rows of the transposed keys. Each row of the logarithms is a mixture
-# of these and of one more row, $(1, \dots, 1)$, so their matrix has rank $d_k + 1$ at most. So in a sentence of more
-# than $d_k + 1$ words not every matrix of weights is possible. This is the **low-rank bottleneck** ([Bhojanapalli and
-# others, 2020](https://arxiv.org/abs/2002.07028)).
+# Nor is every matrix of weights possible. Each row of a sentence's scores is a mixture of $d_k$ rows, those of
+# $K^\top$. The logarithm of a weight is its score minus one number for its row, which adds the row $(1, \dots, 1)$. So
+# the logarithms have rank $d_k + 1$ at most, in a sentence of any length. This is the **low-rank bottleneck**
+# ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -1353,8 +1352,8 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has since been called an
 # *attention sink*. If its value is nearly 0, the head then adds almost nothing.
 #
-# Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
-# encoder only 8 changed the BLEU score significantly, and half of these for the better. That does not mean that one
+# Can heads be removed? Michel and others removed heads one at a time from a trained translator: removing only 8 of the
+# 96 in its encoder changed the BLEU score significantly, and half of these for the better. That does not mean that one
 # would be enough everywhere: each was removed while the others stayed, and these may do its work. Some layers, they
 # found, can be cut to a single head, while attention to the source depends more on having several. Many can be removed
 # together: Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and lost

@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 9. How does a transformer answer?
 #
-# *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. It cannot easily write: it has
-# learned to use words on both sides, and each new one would change all its vectors. So the transformer of 2017 has a
-# second stack, the **decoder**, which attends to the question and to its own words so far. Together they are an
-# **encoder-decoder**, or *sequence-to-sequence*, model. In training the decoder is given the right answer, and must
-# predict each *next* word, which a mask hides from it. Would you notice if the mask were missing? By the end of this
-# chapter the transformer of the paper is complete, in under eighty lines of code.
+# *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. It is bad at writing: each new
+# word would change the vectors of all earlier ones, and it has never learned to do without the words on the right. So
+# the transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so
+# far. Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. In training the decoder is given the
+# right answer, and must predict each *next* word, which a mask hides from it. Would you notice if the mask were
+# missing? By the end of this chapter the transformer of the paper is complete, in under eighty lines of code.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
@@ -111,7 +111,8 @@ plt.show()
 # | may be seen | `<bos>` | `<bos>` I | `<bos>` I am | `<bos>` I am fine |
 #
 # Why is it shifted? Without the shift, each position would be asked for the very word that it is given, and would only
-# copy. And `<eos>` is wanted, too, because otherwise the model would never learn to stop.
+# copy. And `<eos>` is wanted, too, because otherwise the model would never learn to stop. Count the words from `<bos>`,
+# 0: the row of word $t$ sees words 0 to $t$ and predicts word $t + 1$.
 #
 # Later, when the model writes, at **inference**, there is no right answer to give it. The decoder runs once for each
 # word, and what it has written goes in again:
@@ -200,8 +201,9 @@ plt.show()
 
 # %% [markdown]
 # For the answer, the padding mask matters only when padding stands on the left. On the right, as here, the causal mask
-# alone hides it from all real words. For the question it matters on both sides, because no causal mask is used there.
-# (The row of `<pad>` is computed, too, but the loss ignores it.)
+# alone hides it from all real words, and the padding mask is kept for batches that are padded on the left. For the
+# question it matters on both sides, because no causal mask is used there. (The row of `<pad>` is computed, too, but the
+# loss ignores it.)
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -282,10 +284,13 @@ quiz.one_choice(
 # for each word of the question, and each position of the answer chooses which of them to read.
 #
 # In **cross-attention** (called *encoder-decoder attention* in the paper) the decoder asks, because it must predict. So
-# the decoder gives the queries, one at each position, `<bos>` included, and the memory gives the keys and values.
+# the decoder gives the queries, one at each position, `<bos>` included, and the memory gives the keys and values. (With
+# the roles exchanged, each word of the *question* would receive a blend of the answer, and the position that must
+# predict would receive nothing.)
 #
 # The formula does not change, but the matrix of weights has a row for each word of the answer, $T$, and a column for
-# each word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
+# each word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$, beside $(B, H, T, T)$ in the
+# decoder's self-attention.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 4 rows and 6 columns, with invented weights as shades: begin looks at you, I at are, am at how, fine at the question mark. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, fine, and an arrow W_Q leads to their queries. From the memory an arrow W_V leads right to six values, one below the other, and under these stand four results, what each row receives."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
@@ -656,7 +661,7 @@ def generate(model, asked, longest=8):
 
 # %% [markdown]
 # Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
-# training never showed: **exposure bias**.
+# training never showed, so mistakes can pile up: **exposure bias**. Teacher forcing cannot reveal it.
 #
 # `words`, folded, turns a row into text and cuts it off at its first `<eos>`, because `generate` goes on until all answers
 # have ended. `share_right` lets a model write, and returns the share of answers that are right in every word. `hold_out`
@@ -837,7 +842,8 @@ plt.show()
 
 # %% [markdown]
 # Read the row of *you*: its exponential, about 28, is 0.54 of the sum of its column. Nearly all the rest goes to *are*.
-# Of the 0.92 with which the blend begins, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
+# Of the 0.92 with which the blend begins (the number itself means nothing), *you* contributes $0.54 \cdot 0.89 = 0.48$,
+# and *are* 0.44.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`. A norm, the
 # feed-forward sublayer and its norm follow. A token's logit is the dot product of the result with its embedding. *I*
@@ -1677,8 +1683,10 @@ verdict
 # | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
 # | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
 #
-# Most chat models are decoder-only; chapter 18 says why. In translation and speech recognition two stacks remain in
-# use. There the encoder is *bidirectional*: it may look in both directions.
+# What speaks for which? Two stacks read the source in both directions (the encoder is *bidirectional*), encode it once,
+# and give it parameters of its own. In translation and speech recognition they remain in use. One stack has one kind of
+# layer, learns from any text without pairs, and carries on over a growing conversation. Most chat models are
+# decoder-only ([chapter 18](18_gpt.ipynb)).
 
 # %% [markdown]
 # ### A decoder-only model that answers
@@ -2053,10 +2061,9 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 #
 # *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Weights times mask* removes the
 # later words' weights, but their scores stay in the denominator. So the rest sums to less than 1 ([chapter
-# 4](04_self_attention.ipynb#why-minus-infinity)). How much is missing depends on the later words' scores, so each blend
-# is shortened by an amount that depends on which words come next. Presumably the model learns to read the next word
-# from these amounts. *Scaled scores times mask* gives each hidden word the score 0, so the later words' values stay in
-# the blend.
+# 4](04_self_attention.ipynb#why-minus-infinity)). The missing share grows with the later words' scores, so the length
+# of each blend betrays them. Presumably the model learns to read the next word from these lengths. *Scaled scores times
+# mask* gives each hidden word the score 0, so the later words' values stay in the blend.
 #
 # **One sees the future outside training.** The mask *in training only* is off after `model.eval()`, so *forced* and
 # *writing* both run without it. Writing uses only the last row, which may see every word anyway. But now layer 1 mixes
@@ -2070,8 +2077,8 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 #
 # In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, a row that may see nothing gets
 # the softmax 0/0, which is NaN, and spreads it: a NaN score makes a row's whole softmax NaN, and even a weight of 0
-# times NaN is NaN. So in such code the first loss shows *one word too few*, and *turned around*, whose last row has no
-# word after it.
+# times NaN is NaN. So in such code the first loss is NaN with *one word too few*, and with *turned around*, whose last
+# row has no word after it.
 #
 # A causal mask *on cross-attention* lets row $t$ attend only to the question's words 0 to $t$. Most answers are right
 # all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first

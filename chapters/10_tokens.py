@@ -68,8 +68,9 @@ assert not known & set(unseen)
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters; while we merge, the units
 # are called **symbols**. Count all pairs of neighbouring symbols inside words, and join the most frequent pair into one
-# new symbol. Repeat. The most frequent pair nearly always saves most, because a merge makes the text one symbol shorter
-# wherever its pair occurs.
+# new symbol. Repeat. The most frequent pair saves most, because a merge makes the text one symbol shorter wherever its
+# pair occurs (overlaps, as in *aaa*, are the exception). No symbol is given up: after four merges five letters have
+# become nine symbols.
 #
 # Take four words and their counts:
 #
@@ -181,7 +182,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | ` ?\p{L}+` | letters of any script | *␣pays* |
 # | ` ?\p{N}+` | numerals | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters | *!* |
-# | `\s+(?!\S)` | a run of white space, but its last character only if nothing visible follows | *a␣␣b* is cut into *a*, *␣*, *␣b* |
+# | `\s+(?!\S)` | a run of white space, leaving its last character for the next word, if one follows | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 
 # %% tags=["export"] module="tokens"
@@ -362,6 +363,7 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # One more special token would shift the IDs of all bytes and merges. A trained model knows a token only by its ID, so
 # choose the special tokens before training. The model cannot use another tokenizer: 262 would be another piece of text.
+# No error is raised as long as the IDs fit the embedding table. The model reads a different text, and answers nonsense.
 #
 # ### The tokenizer
 #
@@ -373,10 +375,10 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # rank 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds
 # instead of four merges, and a large tokenizer has thousands of merges.
 #
-# The result is the same as from going through all merges in order: a merge brings only pairs with its new symbol into
-# the word, and such a pair was learned later, if at all, so no merge that was skipped can come up afterwards. `_cache`
-# keeps results, because frequent words come back. `encode` puts `<bos>` and `<eos>` around a text only when asked, as
-# for the sentences that a decoder learns to write.
+# The result is the same as from going through all merges in order: every new pair contains the new symbol, so it was
+# learned after that symbol. The rank taken can only rise, so nothing that was skipped comes back. (In the code `&`
+# keeps the pairs that have a rank.) `_cache` keeps results, because frequent words come back. `encode` puts `<bos>` and
+# `<eos>` around a text only when asked, as for the sentences that a decoder learns to write.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -527,8 +529,8 @@ print(*learnt)
 # %% [markdown]
 # A merge knows only what is frequent. The token *ert* was learned early because of *hundert* (hundred). In
 # *vier·tausend* (four thousand) it takes *er* from one part and *t* from the other, so this word is joined from *vi*
-# and *ertausend*. And `f\xc3` is *f* with the first byte of *ü*. Now cut three texts with these merges (for the first,
-# see also its IDs), and then the 500 new words:
+# and *ertausend*. And `f\xc3` is *f* with the first byte of *ü*. Now cut three texts with these merges, print the IDs
+# of the first, and cut the 500 new words:
 
 # %%
 for text in (
@@ -642,8 +644,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # **undertrained**. (Tokens that a model hardly met in training, *glitch tokens*, have caused odd answers in large
 # models.)
 #
-# **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
-# captions; a word is what stands between two spaces.
+# **Fertility**, the average number of tokens per word, shows how far texts have shrunk. Here it is on held-out
+# captions; a word, unlike before, is what stands between two spaces.
 
 # %% tokens per word, and rare tokens tags=["hide-input"]
 print("            tokens per word                 share of merged")
@@ -658,15 +660,15 @@ for row in captions["sizes"]:
 # From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third. From 8,000 to 32,000 they
 # get shorter by a further tenth at most, and by then 98 percent of the merged tokens are rare. French was absent from
 # the training text, so fewer merges fit, and from a vocabulary of 2,000 on it needs about twice as many tokens per word
-# as English. So French costs at least twice the computation, and only half as many of its words fit into the model's
-# **context window**, the tokens that it can read at once. Large models, too, tend to cost most in the languages that
-# their tokenizers saw least.
+# as English. So French costs about twice the computation, and more in attention, and only half as many of its words fit
+# into the model's **context window**, the tokens that it can read at once. Large models, too, tend to cost most in the
+# languages that their tokenizers saw least.
 #
-# Which size is best? These numbers do not say. Rare tokens make up less of a running text than of the vocabulary, and
-# in [our trials](#which-vocabulary-is-best), which went up to 16,000, the largest vocabulary did best, though nearly
-# all of its merged tokens are rare. (In translation, small vocabularies help small corpora.) So train a few sizes, and
-# compare their cost and their loss on held-out text [per byte](#which-vocabulary-is-best), because longer tokens are
-# fewer and each is harder to predict.
+# Which size is best? Rarity looks like a cost, but only trained models can tell. Rare tokens make up less of a running
+# text than of the vocabulary, and in [our trials](#which-vocabulary-is-best), which went up to 16,000, the largest
+# vocabulary did best, though nearly all of its merged tokens are rare. (In translation, small vocabularies help small
+# corpora.) So train a few sizes, and compare their cost and their loss on held-out text [per
+# byte](#which-vocabulary-is-best), because longer tokens are fewer and each is harder to predict.
 #
 # The original transformer had 37,000 tokens for English and German together. Today's models often have 100,000 or more.
 # With more training text each token occurs more often, and in a large model the embeddings are a small share of the
@@ -773,8 +775,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # ## Batches with little padding
 #
 # Each sentence is now a list of token IDs, and these lists differ in length. A batch is one tensor, so its lists are
-# filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9 are
-# padding.
+# filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make a batch of $3 \cdot 7 = 21$ tokens, of
+# which 9 are padding.
 #
 # Without the padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) padding would take a share of the softmax,
 # so a sentence's outputs would depend on its batch. (The encoder and cross-attention need this mask; in decoder
@@ -788,7 +790,9 @@ assert convenient.decode(convenient.encode(message)) != message
 # and the loss must stay the same, up to rounding.
 #
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
-# fill the batches in this order. The price is that a batch is no longer a random sample of all lengths.
+# fill the batches in this order. The price is that a batch is no longer a random sample of all lengths: each gradient
+# comes from one length, so gradients vary more from batch to batch. (A common compromise sorts inside random chunks of
+# the data.)
 #
 # We also limit each batch by its tokens, because memory and time grow with them. Padding counts: the size of a batch is
 # the number of its sentences times the length of the longest.
@@ -872,10 +876,10 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. With at most 2,000 tokens in each batch 2 percent are padding
-# instead of 1, but the memory of every batch stays within bounds. The order of the batches is random, or the model
-# would get all short sentences first, and might forget them over the long ones. Here are sixteen of the texts in
-# batches of four:
+# Sorting by length saves nearly all of the padding. At 46 percent padding a model would compute about 1.8 times as many
+# positions. With at most 2,000 tokens in each batch 2 percent are padding instead of 1, but the memory of every batch
+# stays within bounds. The order of the batches is random, or the model would get all short sentences first, and might
+# forget them over the long ones. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: three quarters as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)

@@ -202,10 +202,9 @@ quiz.number(
 #
 # **Predict first.** Must the model write whole translations, word by word, before we can count the exact ones?
 #
-# No. Give the model the true words, *elf tausend neun*, as its input (teacher forcing). If it predicts *elf* and then
-# *tausend*, it would have read the same words when writing alone. The two ways differ only after a first mistake, and
-# then the sentence is wrong in both. So one pass tells which sentences the model would get right by *greedy decoding*,
-# always taking the likeliest token.
+# No. Feed it the true words (teacher forcing). As long as every prediction is right, its own words *are* the true
+# words, so both ways see the same input. After the first mistake the sentence counts as wrong in both. So one pass
+# tells which sentences the model would get right by *greedy decoding*, always taking the likeliest token.
 #
 # The folded `evaluate` computes all three in this way.
 
@@ -459,9 +458,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # number that stands for it becomes a thousand times smaller, and so does the change that it needs. But the same change
 # of the number now has a thousand times the effect, so its gradient is a thousand times *larger*. So a learning rate
 # that suits one parameter can be far too large or too small for another: in the example the right ones differ by a
-# million. Adam keeps the gradient's direction and divides its usual size out. The learning rate then sets the scale of
-# all steps. So the distances that parameters should move must be of similar size. (In the example they still differ, by
-# a thousand.)
+# million. For each parameter Adam keeps the sign that its gradients agree on, and divides their usual size out. The
+# learning rate then sets the scale of all steps. This works well if parameters need to move by similar distances, which
+# Adam does not ensure. (In the example they still differ by a thousand.)
 #
 # ### Adam
 #
@@ -480,7 +479,8 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps the
 # gradients' weights sum to $1 - \beta^n$ instead of 1, so $m$ and $v$ are each divided by this sum (**bias
-# correction**):
+# correction**; without it the first step would be $0.1 / \sqrt{0.02} = 0.71$ times as long, and with $\beta_2 = 0.999$,
+# PyTorch's default, $0.1 / \sqrt{0.001} = 3.2$ times):
 #
 # $$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
 #
@@ -620,7 +620,9 @@ plt.show()
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
-# $(0.6, 0.8)$. Log the norm: if it is often huge, look for the cause, and after a jump go back to a checkpoint.
+# $(0.6, 0.8)$. (Clipping each entry at 0.5 turns $(0.3, 4)$ into $(0.3, 0.5)$, another direction. A smaller learning
+# rate shortens every step, not only the bad one.) Log the norm: if it is often huge, look for the cause, and after a
+# jump go back to a checkpoint.
 #
 # ## What was needed?
 #
@@ -715,19 +717,22 @@ for name, seeds in few.items():
 #   copy, but never stops early.) In row *none* every seed gets three to six percentage points more right at the end
 #   than at its dot. So if right answers matter, keep the model that gets the most right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
-#   the right panel of the figure: both losses fall together, but for a jump halfway that we have not explained. Here it
-#   is done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`; for larger data
-#   0.01 to 0.1 is usual).
+#   the right panel of the figure: both losses fall together, apart from a jump halfway that we have not explained. Here
+#   it is done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`; for larger
+#   data 0.01 to 0.1 is usual).
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one.
-# - **Label smoothing** does not clearly change how much is right, but the model is less sure of its mistakes: at the
-#   end a wrong likeliest token has a mean probability of 0.61 instead of 0.88.
+# - **Label smoothing** does not clearly change how many numbers are right, but the model is less sure of its mistakes:
+#   at the end a wrong likeliest token has a mean probability of 0.61 instead of 0.88.
 #
 # We choose by the validation numbers that are right. Weight decay 1, weight decay 3 and dropout 0.1 tie within their
 # spread, so the loss decides: decay 1. The test numbers had no part in this choice, and of these it gets 91.5 percent
 # right, against 38.1 without a remedy.
 #
-# More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
-# once, so they hardly overfit, and usually have no dropout or label smoothing, but some weight decay.
+# More data helps most: with 20,000 numbers none of this was needed. So where your own validation loss rises, confirm
+# first: `evaluate` on a sample of the *training* set. If that loss is far lower, it is overfitting; if both are high,
+# look for a bug. Then keep the best checkpoint, get more data, try dropout and a stronger decay, and last a smaller
+# model. Large language models read most of their text about once, so they hardly overfit, and usually have no dropout
+# or label smoothing, but some weight decay.
 
 # %% tags=["proof"]
 by_seed = {
@@ -1700,9 +1705,9 @@ plt.show()
 # Over a tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96. So this small model does not
 # need Adam. Language models trained with SGD usually end far worse. A likely reason is that a large share of text
 # consists of tokens that are each rare. With one learning rate for all, SGD learns the frequent words and is too slow
-# for the rare ones. Adam is much less so, because dividing by $\sqrt v$ makes up for much of the difference ([Kunstner
-# and others, 2024](https://arxiv.org/abs/2402.19449)). Say that a parameter gets the gradient 1 only at every hundredth
-# step. SGD moves it 100 times more slowly than one that gets 1 at every step, and Adam 14 times.
+# for the rare ones. Adam suffers much less from this, because dividing by $\sqrt v$ makes up for much of the difference
+# ([Kunstner and others, 2024](https://arxiv.org/abs/2402.19449)). Say that a parameter gets the gradient 1 only at
+# every hundredth step. SGD moves it 100 times more slowly than one that gets 1 at every step, and Adam 14 times.
 #
 # **Warm-up.** At the chapter's learning rate three seeds show no clear difference. At twice that learning rate it saves
 # steps: 99 percent are reached at 275 to 400 with it, at 425 to 525 without, and in the end nearly all numbers are
