@@ -676,7 +676,7 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # ## As PyTorch modules
 #
 # In a model, positions are added to a batch $(B, T, D)$. The sinusoids are a *buffer*: they move to the GPU with the
-# model, and are not trained. (`max_length` is for convenience: compute a longer table when one is needed.) Learned
+# model, and are not trained. (`max_length` is for convenience: compute more rows when they are needed.) Learned
 # positions are an `nn.Embedding`. (The paper applies *dropout* to the sum, [chapter
 # 8](08_encoder.ipynb#the-encoder-layer).)
 
@@ -1302,8 +1302,8 @@ assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 # With a small initialisation and no factor, nearly everything is position. With PyTorch's default initialisation the
 # factor tips the balance: without it the two are comparable, and with it the position is a tenth of a percent.
 # Positions that are much too short hardly change the scores when words change places, so at first the model works
-# almost as if it had no order. With positions that are much too long, attention chooses by place and hardly by meaning,
-# and what a value passes on is mostly position. Training must first repair either.
+# almost as if it had no order. With positions that are much too long, attention chooses by position and hardly by
+# meaning, and what a value passes on is mostly that. Training must first repair either.
 
 # %% tags=["quiz"]
 quiz.several_choices(

@@ -408,8 +408,8 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # - `loss.backward()` walks the graph once, from the loss back. A walk back starts at one number, the loss, and gives
 #   its derivative for everything before it (**reverse mode**). The walk costs about twice as much as the forward pass,
 #   since each matrix product needs two on the way back, one for each factor. A walk forwards starts at one parameter
-#   and gives the derivatives of everything after it, so a million parameters need a million walks. (Autograd has no
-#   step size, and is exact up to rounding. But it differentiates the code that you wrote, so it cannot tell that the
+#   and gives the derivatives of everything after it, so a million parameters need a million walks. (Autograd nudges
+#   nothing, so it is exact up to rounding. But it differentiates the code that you wrote, so it cannot tell that the
 #   forward pass is wrong.)
 # - Afterwards each tensor made with `requires_grad=True` has its gradient in `.grad` (or `None`, if the loss does not
 #   depend on it). `backward()` *adds* to `.grad`, so clear it before each step. If you forget, step 100 follows the sum

@@ -233,9 +233,9 @@ for polarity, affirmed in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
 # %% [markdown]
 # The **activation function**, or *non-linearity*, keeps the two maps from collapsing into one: without it, $x W_1 W_2$
 # would be $x$ times a single $D \times D$ matrix. Attention does not supply what is missing: with given weights it only
-# adds up transformed words, and so does a stack of it. Its softmax bends the weights, but cannot act on a vector entry
-# by entry. The paper's is ReLU. Many models use **GELU**, $z \, \Phi(z)$ with the normal distribution function $\Phi$,
-# a smooth relative of it.
+# adds up transformed words, and so does a stack of it. Its softmax changes the weights, but cannot act on a vector
+# entry by entry. The paper's is ReLU. Many models use **GELU**, $z \, \Phi(z)$ with the normal distribution function
+# $\Phi$, a smooth relative of it.
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, and the four of attention $4 D^2$, so the
 # network has two thirds of a layer's parameters: at $D = 512$ some 2.1 of 3.1 million. [What does it

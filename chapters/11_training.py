@@ -621,8 +621,8 @@ plt.show()
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
 # $(0.6, 0.8)$. (Clipping each entry at 0.5 turns $(0.3, 4)$ into $(0.3, 0.5)$, another direction. A smaller learning
-# rate shortens every step, not only the bad one.) Log the norm: if it is often huge, look for the cause, and after a
-# jump go back to a checkpoint.
+# rate shortens all steps.) Log the norm: if it is often huge, look for the cause, and after a jump go back to a
+# checkpoint.
 #
 # ## What was needed?
 #
@@ -729,10 +729,10 @@ for name, seeds in few.items():
 # right, against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. So where your own validation loss rises, confirm
-# first: `evaluate` on a sample of the *training* set. If that loss is far lower, it is overfitting; if both are high,
-# look for a bug. Then keep the best checkpoint, get more data, try dropout and a stronger decay, and last a smaller
-# model. Large language models read most of their text about once, so they hardly overfit, and usually have no dropout
-# or label smoothing, but some weight decay.
+# first: `evaluate` on part of the *training* set. If that loss is far lower, it is overfitting; if both are high, look
+# for a bug. Then keep the best checkpoint, get more data, try dropout and a stronger decay, and last a smaller model.
+# Large language models read most of their text about once, so they hardly overfit, and usually have no dropout or label
+# smoothing, but some weight decay.
 
 # %% tags=["proof"]
 by_seed = {

@@ -1145,8 +1145,8 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # tokens ahead, and the large model checks them all in one pass.
 #
 # Say that the draft model has written *elf tausend acht hundert*. The last token of the text has been chosen, but has
-# not been through the large model yet. So five tokens go in, this one and the four drafts, under a causal mask, and
-# five rows of logits come out, each for what follows its token:
+# not been through the large model yet. So five tokens go in, this one and the four drafted ones, under a causal mask,
+# and five rows of logits come out, each for what follows its token:
 #
 # | after | the large model's choice | drafted | result |
 # |---|---|---|---|
