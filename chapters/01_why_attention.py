@@ -477,8 +477,8 @@ for name in names:
 # shares are 0.8 and 0.2. They sum to 1, and with a $\tanh$ to at most 1. So one number has a budget of 1 to share among
 # all that it has read, and a state of 24 has 24 such budgets ([proof](#why-not-more-than-24)).
 #
-# Of 24 possible numbers the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more:
-# 21. It spreads nearly the same memory over more words.
+# Of 24 possible numbers the plain cell recalls 19. The orthogonal one forgets far more slowly, yet with 21 it recalls
+# hardly more. It spreads nearly the same memory over more words.
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ still depends on the old word, but dozens of words are mixed in $c$, and each explains only a small

@@ -64,13 +64,25 @@ assert same
 # model reads $x_t + p_t$.
 
 # %% tags=["quiz"]
-# quiz.one_choice( "Why does a transformer need positions in its vectors?", quiz.wrong( "Wider vectors let attention
-# compare more features", "They are added, so the vectors are as wide as before.", ), quiz.right( "Without them the sums
-# of attention come out the same in any order", "Yes: scores depend on what the words are, and a sum does not care about
-# the order of its terms.", ), quiz.wrong( "They tell attention which words are neighbours, so that it need not look at
-# the others", "Every word still looks at all the others. Positions only let attention tell words apart by where they
-# stand.", ), quiz.wrong( "The attention weights already depend on the position, and the vectors must agree with them",
-# "They do not: shuffle the words, and the same weights come along.", ), )
+quiz.one_choice(
+    "Why does a transformer need positions in its vectors?",
+    quiz.wrong(
+        "Wider vectors let attention compare more features",
+        "They are added, so the vectors are as wide as before.",
+    ),
+    quiz.right(
+        "Without them the sums of attention come out the same in any order",
+        "Yes: scores depend on what the words are, and a sum does not care about the order of its terms.",
+    ),
+    quiz.wrong(
+        "They tell attention which words are neighbours, so that it need not look at the others",
+        "Every word still looks at all the others. Positions only let attention tell words apart by where they stand.",
+    ),
+    quiz.wrong(
+        "The attention weights already depend on the position, and the vectors must agree with them",
+        "They do not: shuffle the words, and the same weights come along.",
+    ),
+)
 
 # %% [markdown]
 # ## Three ideas that break

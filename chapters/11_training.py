@@ -613,10 +613,10 @@ plt.show()
 # %% [markdown]
 # ### Clipping
 #
-# Warm-up protects the beginning of a run, and **gradient clipping** protects every step. Now and then an odd sentence
-# gives a huge gradient, and in plain gradient descent one such step can undo many good ones. Adam bounds that one step,
-# but [the steps after it suffer](#why-clip-if-adam-divides-the-size-out). In $m$ the huge gradient keeps pushing in its
-# own direction for a while. In $v$ it stays longer still, so when the push has faded, the steps are too short.
+# Warm-up protects the beginning of a run, and **gradient clipping** protects every step. Now and then a sentence gives
+# a huge gradient, and in plain gradient descent one such step can undo many good ones. Adam bounds that one step, but
+# [the steps after it suffer](#why-clip-if-adam-divides-the-size-out). In $m$ the huge gradient keeps pushing in its own
+# direction for a while. In $v$ it stays longer still, so when the push has faded, the steps are too short.
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
