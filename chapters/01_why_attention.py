@@ -800,10 +800,10 @@ plt.show()
 # - the longest path between two words: how many steps a signal must pass through, each of which may weaken the gradient
 #   (*maximum path length*).
 #
-# | layer | work (multiplications) | sequential steps | longest path | numbers to keep |
-# |---|---|---|---|---|
-# | recurrent (plain cell) | $2 n d^2$ | $n$ | $n - 1$ | in training $n d$, when writing $d$ |
-# | attention | $4 n d^2 + 2 n^2 d$ | 1 | 1 | in training $n^2$ weights, if stored, and some $n d$; when writing $2 n d$ |
+# | layer | work (multiplications) | sequential steps | longest path |
+# |---|---|---|---|
+# | recurrent (plain cell) | $2 n d^2$ | $n$ | $n - 1$ |
+# | attention | $4 n d^2 + 2 n^2 d$ | 1 | 1 |
 #
 # The work has two parts. The first is the matrices. To multiply a word by a $d \times d$ matrix takes $d^2$
 # multiplications. A plain cell has two such matrices, and attention four: one each for query, key, value and output
@@ -820,7 +820,9 @@ plt.show()
 #
 # When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It
 # then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text. So each
-# further word costs attention more than the last, while a recurrent cell does the same work for every word.
+# further word costs attention more than the last, while a recurrent cell does the same work for every word. (Numbers to
+# keep: in writing $d$ for the cell, and for attention $2 n d$, a key and a value of each word. In training both keep a
+# few times $n d$, and attention its $n^2$ weights, if they are stored.)
 #
 # ### Is attention an infinite memory?
 #
