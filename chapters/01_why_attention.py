@@ -226,8 +226,8 @@ def lstm_cell(
 # \frac{\partial s_{t-k+1}}{\partial s_{t-k}} \cdots \frac{\partial s_t}{\partial s_{t-1}} .$$
 #
 # So if a typical step keeps a half, $0.5^k$ is left. Here $s_t$ is the whole state: in the plain cell $h$ with its
-# $H = 24$ numbers, in the LSTM $h$ and $c$ with 48. From now on *influence* is relative: the size of the word's
-# Jacobian (the root of the sum of the squared entries), divided by that of the latest word's, so the latest word has
+# $H = 24$ numbers, in the LSTM $h$ and $c$ with 48. For these networks *influence* is relative: the size of the word's
+# Jacobian (the root of the sum of the squared entries), divided by that of the latest word, so the latest word has
 # influence 1. We show the median of eight networks with different random weights.
 #
 # How weights start is called **initialisation**. We compare:
@@ -380,8 +380,8 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # networks hard to train on **long-range dependencies**, where the right answer depends on a word far back. The LSTM was
 # invented to overcome it.
 #
-# Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 0.9 leave half a percent, and 50
-# of 1.1 make 117. This is the **exploding gradient**. In training the loss can then leap up or become NaN (*not a
+# Where each step multiplies by more than 1, the gradient grows instead. Fifty factors of 0.9 leave half a percent, but
+# fifty of 1.1 make 117: this is the **exploding gradient**. In training the loss can then leap up or become NaN (*not a
 # number*). **Clipping** helps: a gradient that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)).
 # It does not help against vanishing, because the far words' share of the gradient stays as small as it was.
 
@@ -482,8 +482,8 @@ for name in names:
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ still depends on the old word, but dozens of words are mixed in $c$, and each explains only a small
-# share of it. (The LSTM with PyTorch's start recalls only 14 numbers of 48: about half of its budget goes to *products*
-# of the numbers read, which a linear fit cannot use, [in detail](#why-only-14-of-48).)
+# share of it. (The LSTM with PyTorch's start recalls only 14 numbers of 48: about two thirds of its budget go to
+# *products* of the numbers read, which a linear fit cannot use. [Going further](#why-only-14-of-48) has the details.)
 #
 # Training might choose what is worth keeping on average, *Lannister* rather than *a*, and a gate can choose which words
 # stay. But both choose before the question comes, and neither lifts the bound. From a state of 24 numbers a linear fit
@@ -491,16 +491,16 @@ for name in names:
 #
 # Why not a larger state, then? It holds more, at a price: the state must grow with the text, and in these cells the
 # work of each step grows with the square of the state. Even 50 words of 8 numbers each need a state of 400. Its $W_h$
-# is $400 \times 400$, so a step takes more than 160,000 multiplications, where a state of 24 takes 576.
+# is $400 \times 400$, so $W_h$ alone takes 160,000 multiplications a step. For a state of 24 it takes 576.
 #
 # Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But a state of fixed
 # width and precision can take only a fixed number of values, while the number of possible sentences grows exponentially
 # with their length. So beyond some length different sentences must share a state, however good the training. Forgetting
-# can be slowed, but the bound stays. The way out is to keep all the words.
+# can be slowed, but a state of fixed size stays a bottleneck. The way out is to keep all the words.
 #
-# (Which of the two faults has a network of your own? Plot the size of the loss's gradient with respect to the word $k$
-# steps back, over $k$. If it falls exponentially, the gradient vanishes. If it arrives, but a probe cannot recover the
-# word, and a wider state helps, the state is too small.)
+# (Does your own network forget, or is its state too small? Plot the size of the error's gradient with respect to the word
+# $k$ steps back, over $k$. If it falls exponentially to almost nothing, the gradient vanishes. If it is still large for
+# far words, but a probe cannot recover them, and a wider state helps, the state is too small.)
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -806,12 +806,13 @@ plt.show()
 # | attention | $4 n d^2 + 2 n^2 d$ | 1 | 1 |
 #
 # The work has two parts. The first is the matrices. To multiply a word by a $d \times d$ matrix takes $d^2$
-# multiplications. A plain cell has two such matrices, and attention four: one each for query, key, value and output
-# (chapters 4 and 6). The second part, in attention only, is the $n^2$ pairs of words: comparing the two takes $d$
-# multiplications, and multiplying a vector by its weight $d$ more. So the work of attention is **quadratic** in $n$. It
-# is more than that of a plain cell at any length, because attention has four matrices and the cell two. It is more than
-# that of an LSTM, which has eight, beyond $2d$ words: with $d = 512$, the width of the original transformer, beyond
-# about a thousand ([counted below](#how-much-work-is-it)).
+# multiplications. A plain cell has two such matrices, and attention four: for what a word asks (its *query*), what it
+# is found by (*key*), what it hands over (*value*), and what becomes of the result (*output*; chapters 4 and 6). The
+# second part, in attention only, is the $n^2$ pairs of words: comparing the two takes $d$ multiplications, and
+# multiplying a vector by its weight $d$ more. So the work of attention is **quadratic** in $n$. It is more than that of
+# a plain cell at any length, because attention has four matrices and the cell two. It is more than that of an LSTM,
+# which has eight, beyond $2d$ words: with $d = 512$, the width of the original transformer, beyond about a thousand
+# ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*. In training the right translation is known, so its words are read
 # all at once, like the source ([chapter 9](09_decoder.ipynb)). But a plain cell or an LSTM needs $h_{t-1}$ before it
@@ -820,15 +821,16 @@ plt.show()
 #
 # When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It
 # then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text. So each
-# further word costs attention more than the last, while a recurrent cell does the same work for every word. (Numbers to
-# keep: in writing $d$ for the cell, and for attention $2 n d$, a key and a value of each word. In training both keep a
-# few times $n d$, and attention its $n^2$ weights, if they are stored.)
+# further word costs attention more than the last, while a recurrent cell does the same work for every word. (How many
+# numbers must be kept? When text is generated, a plain cell keeps $d$, and attention $2 n d$, a key and a value for
+# each word. In training both keep a few times $n d$ for the backward pass, and attention its $n^2$ weights, unless it
+# computes them again.)
 #
 # ### Is attention an infinite memory?
 #
-# No, for two reasons. All the words must be kept, so its memory grows with the text. And weight that is shared among
-# more words is *diluted*. Say that one word has the score 9, and all the others 0. It counts as much as
-# $e^9 \approx 8{,}100$ of them, so it gets 0.994 of the weight among 50 words, 0.62 among 5,000, and 0.14 among 50,000.
+# No, for two reasons. Its memory grows with the text, as we have just seen. And weight that is shared among more words
+# is *diluted*. Say that one word has the score 9, and all the others 0. It counts as much as $e^9 \approx 8{,}100$ of
+# them, so it gets 0.994 of the weight among 50 words, 0.62 among 5,000, and 0.14 among 50,000.
 #
 # Nearly every transformer has a maximum text length, its **context length**, set by memory, by cost, or by the
 # positions that it was trained on. The layer itself fits any length: **the number of parameters does not depend on the
@@ -1064,11 +1066,11 @@ verdict
 # mostly products again, so it adds only about 2 numbers. But let the fit predict such products, too, and all $R^2$
 # together come to about 45 of 48.
 #
-# And why does the LSTM with its gate open recall 82 percent of the latest word? Because of the biases, what a step adds
-# to $c$ is not 0 on average. With the gate open these averages pile up, so some entries of $c$ have grown large, each
-# with the same sign in nearly every text. There $\tanh$ is flat, near −1 or 1 whatever the old words were, so
-# $h = o \odot \tanh c$ is nearly $o$ or $-o$. And each step computes $o$ again, from the latest word too, so a linear
-# fit can read much of that word off $h$.
+# In the output, the LSTM with its gate open recalls 0.82 of the latest word, but only 0.21 of the one before. Why so
+# much of the latest? Because of the biases, what a step adds to $c$ is not 0 on average. With the gate open these
+# averages pile up, so some entries of $c$ have grown large, each with the same sign in nearly every text. There $\tanh$
+# is flat, near −1 or 1 whatever the old words were, so $h = o \odot \tanh c$ is nearly $o$ or $-o$. And each step
+# computes $o$ again, from the latest word too, so a linear fit can read much of that word off $h$.
 #
 # ### How much work is it?
 #

@@ -365,18 +365,18 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Which to use, then?
+# When is each of the three the right choice?
 #
 # | | dot product | cosine | distance |
 # |---|---|---|---|
-# | a longer key | scores higher with queries less than 90° away, and lower with all others: length magnifies a score, and keeps its sign | the same | comes nearer to some queries and moves away from others |
-# | a longer query | the same ranking, wider gaps | the same | may change the ranking |
+# | a longer key | higher scores with queries less than 90° away, lower ones beyond 90°: length magnifies a score and keeps its sign | changes nothing | comes nearer to some queries and moves away from others |
+# | a longer query | ranking unchanged, gaps wider | changes nothing | may change the ranking |
 # | good for | a look-up in which some keys should win more often | asking which texts are alike: direction shows what a text says, and length often only how much of it there is | measured quantities, where more is not better: $(0, 9, 0)$ really differs from $(0, 3, 0)$ |
 #
 # **For keys of equal length all three rank alike**, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\,q \cdot k$, and then
-# only $q \cdot k$ differs between keys. The transformer of 2017 keeps the lengths. Then a key that says yes to everything,
-# such as $(9, 9, 9)$, wins too often: it scores 18 for *every* question that asks for one feature with a 2. But training
-# can shorten such a key, and lengthen one that is often worth finding.
+# only $q \cdot k$ differs between keys. The transformer of 2017 keeps the lengths. So a key that says yes to
+# everything, such as $(9, 9, 9)$, can win too often: it scores 18 for *every* question that asks for one feature with a
+# 2. But training can shorten such a key, and lengthen one that is often worth finding.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -471,9 +471,10 @@ assert round(1e5 * density[abs(cosines) > 0.5].sum() / density.sum()) == 2
 # Where do such vectors come from? Behind them is the **distributional hypothesis**, which J. R. Firth put in one line:
 # "You shall know a word by the company it keeps". *Tea* and *coffee* stand in the same kinds of sentences, after
 # *drink* and *a cup of*. Now suppose that a model is trained on a lot of text to guess, from the vector of a word,
-# which words stand near it (one kind of *word2vec* does this). Every possible neighbour has a second vector, and its
-# score is the dot product with that. *Tea* and *coffee* have nearly the same neighbours, such as *cup*, so they need
-# nearly the same scores with all these vectors, and similar vectors give that.
+# which words stand near it (one kind of *word2vec* does this). Every word also has a second vector, for when it is the
+# neighbour, and a neighbour's score is the dot product of this with the vector of the given word. *Tea* and *coffee*
+# have nearly the same neighbours, such as *cup*, so they need nearly the same scores with all these second vectors.
+# Similar vectors give such scores.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book.
 # [Chapter 15](15_pretrained.ipynb) runs all of it. Here we need only its first part, the **embedding table**: 30,522
@@ -520,14 +521,17 @@ for word in ("tea", "debts", "python"):
 # 4 does it with these very vectors.
 #
 # Is a cosine of 0.44 high? Compare with others from the same model ([measured below](#how-high-is-high)):
-# #
+#
 # | | typical cosine |
 # |---|---|
 # | two words drawn at random | ±0.07 |
-# | a vector that means nothing, and the best of 21,000 words for it | 0.29 |
+# | a random vector that means nothing, and the nearest of 21,000 words | 0.29 |
 # | a word and the nearest other word | 0.58 |
-# #
-# If you have chosen a pair beforehand, compare with random pairs. If you have found it by a search, compare with the best of equally many by chance, because the best of many can be high by luck alone. So the 0.44 of *coffee* is hardly an accident, and for a nearest word it is not exceptional. (The 0.29 of *serpent* could be luck by its number alone.)
+#
+# If you have chosen a pair beforehand, compare with random pairs. If you have found it by a search, compare with the
+# best of equally many by chance, because the best of many can be high by luck alone. So the 0.44 of *coffee* is hardly
+# an accident, and for a nearest word it is not exceptional. (*Python* and *serpent* have 0.29. Judged by that number
+# alone, this could be luck.)
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -608,12 +612,10 @@ plt.show()
 # matrix of all dot products of a set of vectors with each other, their **Gram matrix**, is always **symmetric**,
 # because $a \cdot b = b \cdot a$. For likeness, this symmetry is right; for a look-up, two things are wrong:
 #
-# - It is symmetric: *hot* scores *coffee* exactly as *coffee* scores *hot*, so if *hot* scores *coffee* high, *coffee*
-#   must score *hot* just as high. But *hot* should find the noun that it belongs to, and that noun need not ask for
-#   *hot*.
+# - It is symmetric: if *hot* scores *coffee* high, *coffee* must score *hot* just as high. But *hot* should find the
+#   noun that it belongs to, and that noun need not ask for *hot*.
 # - Every word finds itself first, because the diagonal holds the squared lengths, here 1, and between vectors of length
-#   1 no dot product is larger. But a word should be able to take from *others*, and here its own key always scores at
-#   least as high as any other.
+#   1 no dot product is larger. But a word should be able to take more from *others* than from itself.
 #
 # Both faults come from using one vector as query *and* as key. The cure is two vectors for each word, one that asks and
 # one that is found. With the words as rows of $X$, they are the rows of $Q = X W_Q$ and $K = X W_K$, and the numbers in

@@ -80,8 +80,8 @@ with np.errstate(all="ignore"):
 # of 1, and the query a fourth entry of 10: every score rises by 10, but the new entry is the same for all keys.
 #
 # Could we subtract the lowest score first? Then only differences count and no share is negative. But now a bad key
-# changes how two good ones share: keys with the scores 6 and 5 split 2 to 1 if the lowest score is 4, and 106 to 105 if
-# it is $-100$.
+# changes how two good ones share: keys with the scores 6 and 5 get shares in the ratio 2 to 1 if the lowest score is 4,
+# and 106 to 105 if it is $-100$.
 #
 # So we ask for five things. Many formulas meet the first two. All five together leave only one kind of formula, as we
 # shall see.
@@ -271,10 +271,10 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # The answer costs 2.91, which is not on the list: it is mostly coffee and about a quarter tea. Even the train, with
 # less than half a percent of the weight, puts 0.20 into the answer, because every finite score gets some weight, unless
 # it rounds to 0. And since the weights always sum to 1, a soft look-up always hands over something: it cannot answer
-# *nothing found*, unless a value is near 0, or values cancel out. (Nor can a hard look-up, which returns the least bad
-# entry at full strength. A Python dictionary raises `KeyError`.) If all keys fit equally badly, the soft look-up
-# returns the plain average. (When nothing fits, trained models often give the weight to one token where it does no
-# harm, an [attention sink](15_pretrained.ipynb#why-do-heads-look-at-tokens-that-stand-for-no-word).)
+# *nothing found*, unless a value is near 0, or values cancel out. A hard look-up cannot either: it returns the least
+# bad entry at full strength. (A Python dictionary raises `KeyError`.) If all keys score equally, the soft look-up
+# returns the plain average. Trained models often avoid this: when nothing fits, they give the weight to one token where
+# it does no harm, an [attention sink](15_pretrained.ipynb#why-do-heads-look-at-tokens-that-stand-for-no-word).
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
@@ -520,12 +520,8 @@ for j in range(3):
 # $w_i w_j$ off the diagonal is then nearly 0, too, because at least one of its two factors is. With the weights 0.99,
 # 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is sure of itself has stopped
 # listening**: nudge its scores, and the weights hardly move. A softmax that gives one key nearly all the weight is
-# called **saturated**. To find saturated rows in a model, log for each head the largest weight of a row, or its
-# [perplexity](#exercise-1-how-many-keys-is-that), and the standard deviation of the scores. If nearly all rows are
-# sharp at the start, check the divisor (next section) and the initialisation. If they become so in training, they may
-# be right. If learning stalls, normalise queries and keys, or lower the learning rate. In the backward pass nobody
-# builds $J$: a gradient $g$ for the weights gives the scores $w \odot (g - w \cdot g)$ ([chapter
-# 7](07_learning.ipynb#back-through-the-softmax)).
+# called **saturated**. Not every saturated softmax is a fault: after training a sharp row may well be right ([what to
+# look at](#is-mine-saturated)).
 
 # %% tags=["proof"]
 sure = np.array([0.99, 0.005, 0.005])
@@ -615,8 +611,8 @@ for width in widths:
 # $\sqrt{d_k}$, it gets about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
 # tenth. Such a softmax is not saturated, but at the start the answer to such a random query is nearly the plain average
-# of the values. That is not hopeless, but [its gradients](#can-a-query-still-learn) shrink with the width, so each
-# width needs a learning rate of its own.
+# of the values. That is not hopeless, but the gradients [are then short](#can-a-query-still-learn), and shorter the
+# wider the keys, so learning needs larger steps.
 #
 # All of this holds only for the start. Training fits queries to keys, so their entries are no longer independent, and
 # then scores may have any size.
@@ -719,7 +715,7 @@ quiz.number(
 # where the softmax is saturated. The second is shortened by the division. Which counts for more? For random keys of
 # width 64, $k_1 - k_2$ has a length of about $\sqrt{128} = 11.3$, and the undivided scores typically differ by 11. Say
 # that the first key trails by that much. (That is no rare case: among ten random keys, the wanted one trails the best
-# by that much about half of the time.) Compare the two versions:
+# by at least that much about half of the time.) Compare the two versions:
 #
 # | | $x$ | $w_1$ | $w_1 (1 - w_1)$ | length of $(k_1 - k_2) / \tau$ | length of the gradient |
 # |---|---|---|---|---|---|
@@ -794,9 +790,9 @@ assert round(scaled * (1 - scaled) * apart / 8, 2) == 0.23
 
 # %% [markdown]
 # With the division every query succeeds. Without it about half fail at width 64, and four fifths at 1024. So the
-# division lets the softmax *start* where its derivatives are not nearly 0. It is not the only cure ([larger learning
-# rates](#can-a-query-still-learn) and [steps of a fixed length](#when-does-it-matter-less) help, too), but it costs
-# nothing, and one learning rate suits every width.
+# division lets the softmax *start* where its derivatives are not nearly 0. ([Going further](#can-a-query-still-learn)
+# has the code.) It is not the only cure: [steps of a fixed length](#when-does-it-matter-less) work at both widths, too,
+# and larger learning rates at width 64. But it costs almost nothing, and one learning rate suits both widths.
 
 # %% [markdown]
 # ## Exercises
@@ -930,8 +926,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two questions about the division, one about many keys, the end of a proof, and a question about the shares. No later
-# chapter needs them.
+# Two questions about the division, one about many keys, one about models of your own, the end of a proof, and a
+# question about the shares. No later chapter needs them.
 #
 # ### Can a query still learn?
 #
@@ -1038,9 +1034,9 @@ for width in (64, 1024):
 #
 # The division also matters less with another kind of step. Go back to variance 1, and give all steps the same length,
 # 0.1. Then every query finds its key at either width, with the division or without. The unscaled ones even get there
-# sooner. Without the division the same step moves the scores $\sqrt{d_k}$ times as far. The start is also $\sqrt{d_k}$
-# times further away, but the goal is not: a weight of 0.9 needs a lead of $\ln 9 = 2.2$ over one rival, or
-# $\ln 81 = 4.4$ over nine equal ones, at any width.
+# sooner. Without the division the same step moves the scores $\sqrt{d_k}$ times as far. The scores also start
+# $\sqrt{d_k}$ times further apart, but the lead to be reached is the same at any width: for a weight of 0.9,
+# $\ln 9 = 2.2$ over one rival, or $\ln 81 = 4.4$ over nine equal ones.
 #
 # So unscaled scores spoil the size of the gradient, while its direction is still useful, and a step of fixed length for
 # *each query* is enough. That holds in float64, in which this is computed. Float32 holds nothing positive below about
@@ -1096,6 +1092,17 @@ assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
     0.04,
     0.94,
 ]
+
+# %% [markdown]
+# ### Is mine saturated?
+#
+# To find saturated rows in a model, record for each head the largest weight of each row, or its
+# [perplexity](#exercise-1-how-many-keys-is-that), and the standard deviation of the scores. If nearly all rows are sharp
+# at the start, check the divisor and the initialisation. If they become sharp in training, that may be right. If training
+# then becomes unstable, two things can help: a lower learning rate from the start, or queries and keys of normalised
+# length with a learned scale. (In practice nobody builds $J$. If $g$ is the gradient with respect to the weights, the
+# gradient with respect to the scores is $w \odot (g - w \cdot g)$, where $\odot$ multiplies entry by entry: [chapter
+# 7](07_learning.ipynb#back-through-the-softmax).)
 
 # %% [markdown]
 # ### Why only powers?

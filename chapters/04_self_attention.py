@@ -140,10 +140,10 @@ assert weights[-1].round(2) == 0.88
 # which say nothing about *python*; the weights pick out the one word that does. Attention is a blend whose weights are
 # computed from the words.
 #
-# Does *python* now mean a language in the first sentence? Not yet. Add what it received to its own vector. The sum's
-# cosine with *imports* is 0.53, where that of *python* alone was 0.21. But with *programming* it falls from 0.25 to
-# 0.21, because *import* itself has a cosine of only 0.07 with *programming*. *Python* has received the word *import*,
-# and not what *import* implies.
+# Does *python* now mean a language in the first sentence? Not yet. Add what it received to its own vector, as a
+# transformer does ([chapter 8](08_encoder.ipynb)), so that the word is kept. The sum's cosine with *imports* is 0.53,
+# where that of *python* alone was 0.21. But with *programming* it falls from 0.25 to 0.21, because *import* itself has
+# a cosine of only 0.07 with *programming*. *Python* has received the word *import*, and not what *import* implies.
 
 # %% tags=["proof"]
 compared = ("imports", "serpent", "programming")
@@ -451,66 +451,11 @@ quiz.one_choice(
 # - *It finds what is most like it.* It need not: *bites* finds what is alive.
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
 # - *It hands over only its own vector.* $W_V$ chooses a part: two of *man*'s three numbers, and nothing of *bites*. How
-#   a word hands over what it implies is shown [below](#and-python).
+#   a word hands over what it implies comes [next](#and-python).
 #
 # The first three are gone because a score now compares two different things: what one word asks, and what the other can
 # be found by. One matrix for both would keep the [symmetry](#why-two-matrices-and-not-their-product), and often [the
 # first fault](#would-one-shared-matrix-do), too.
-
-# %% [markdown]
-# ## Why the square root?
-#
-# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived the division by $\sqrt{d_k}$, and
-# [measured](03_softmax.ipynb#can-a-query-still-learn) when learning suffers without it. In short, a score sums $d_k$
-# products. If the entries of query and key are independent, with mean 0 and variance 1, so is each product, and since
-# variances of independent terms add up, the variance of that sum is $d_k$. So the scores of wide queries and keys lie
-# further apart, one word often gets nearly all the weight before anything has been learned, and then the gradient of
-# queries and keys is nearly 0, because a small change of a score hardly changes any weight.
-#
-# Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions the variance is 1 at
-# every width. The largest weight of a random query among ten random keys, on average:
-#
-# | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
-# |---|---|---|---|
-# | 4 | 4 | 0.49 | 0.30 |
-# | 64 | 64 | 0.86 | 0.32 |
-# | 512 | 512 | 0.95 | 0.32 |
-
-
-# %% tags=["proof"]
-rng, largest = np.random.default_rng(0), {}
-for d_k in (4, 64, 512):
-    queries, ten = rng.normal(size=(4000, 1, d_k)), rng.normal(size=(4000, 10, d_k))
-    found = (queries * ten).sum(axis=-1)
-    largest[d_k] = [
-        softmax(found / divisor).max(axis=1).mean() for divisor in (1, d_k**0.5)
-    ]
-    assert abs(found.var() / d_k - 1) < 0.05
-expected = [[0.49, 0.30], [0.86, 0.32], [0.95, 0.32]]
-assert np.allclose(list(largest.values()), expected, rtol=0, atol=0.008)
-
-# %% tags=["quiz"]
-quiz.number(
-    "Three words have the scores $0$, $0$ and $2$ with a query of width $d_k = 4$. What weight does the third word get?",
-    softmax(np.array([0, 0, 2]) / np.sqrt(4))[2],
-    tolerance=0.005,
-    feedback="Yes. The scaled scores are 0, 0 and 1; the exponentials 1, 1 and 2.718; and 2.718 / 4.718 is 0.576.",
-    mistakes=[
-        (
-            softmax(np.array([0, 0, 2]))[2],
-            "That is the softmax of the scores as they are: divide them by $\\sqrt{d_k} = 2$ first.",
-        ),
-        (
-            softmax(np.array([0, 0, 2]) / np.sqrt(3))[2],
-            "You divided by the root of the number of words. Divide by the root of the *width*, $\\sqrt 4$.",
-        ),
-        (
-            softmax(np.array([0, 0, 2]) / 4)[2],
-            "You divided by $d_k$ itself. Divide by its root.",
-        ),
-    ],
-    otherwise="Divide the scores by $\\sqrt 4$, raise $e$ to each, and divide the third by the sum.",
-)
 
 # %% [markdown]
 # ## And *python*?
@@ -526,8 +471,8 @@ quiz.number(
 # - $W_K$ is the identity: a word is found by its own vector, so $d_k = D = 384$.
 # - $W_Q$ is the outer product of *python* and the query that we want, *import* + *snake* − *python*, which says: who is
 #   like *import* or *snake*, but not like *python*? The query is the same in every sentence, since it is computed from
-#   *python* alone. What differs is which keys are there. (Other words get this query times their cosine with *python*.
-#   Where that is small, they attend almost evenly.)
+#   *python* alone. What differs is which keys are there. (Another word gets this query times its own cosine with
+#   *python*. Near 0, as for *is*, it attends almost evenly.)
 #
 # What *python* receives is again added to its own vector, and the output shows this sum's cosine with *programming* and
 # *animal*.
@@ -580,8 +525,63 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # *Python* moves towards *programming* beside *import*, and towards *animal* beside *snake*. *Imported*, for which we
 # made no pair, works almost as well, because its cosine with *import* is 0.73. *Lizard*, whose cosine with *snake* is
 # only 0.42, gets less weight and hands over less of *animal*. That *import* implies *programming* was our choice;
-# training has to find its matrices from examples. And we added what *python* received to its own vector. A head does
-# not: that step comes outside attention ([chapter 8](08_encoder.ipynb)).
+# training has to find its matrices from examples. (The addition is not part of a head: it comes after attention.)
+
+# %% [markdown]
+# ## Why the square root?
+#
+# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived the division by $\sqrt{d_k}$, and
+# [measured](03_softmax.ipynb#can-a-query-still-learn) when learning suffers without it. In short, a score sums $d_k$
+# products. If the entries of query and key are independent, with mean 0 and variance 1, then each product, too, has
+# mean 0 and variance 1, and because variances of independent terms add up, the score has variance $d_k$. So the scores
+# of wide queries and keys lie further apart, one word often gets nearly all the weight before anything has been
+# learned, and then the gradient of queries and keys is nearly 0, because a small change of a score hardly changes any
+# weight.
+#
+# Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions the variance is 1 at
+# every width. The largest weight of a random query among ten random keys, on average:
+#
+# | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
+# |---|---|---|---|
+# | 4 | 4 | 0.49 | 0.30 |
+# | 64 | 64 | 0.86 | 0.32 |
+# | 512 | 512 | 0.95 | 0.32 |
+
+
+# %% tags=["proof"]
+rng, largest = np.random.default_rng(0), {}
+for d_k in (4, 64, 512):
+    queries, ten = rng.normal(size=(4000, 1, d_k)), rng.normal(size=(4000, 10, d_k))
+    found = (queries * ten).sum(axis=-1)
+    largest[d_k] = [
+        softmax(found / divisor).max(axis=1).mean() for divisor in (1, d_k**0.5)
+    ]
+    assert abs(found.var() / d_k - 1) < 0.05
+expected = [[0.49, 0.30], [0.86, 0.32], [0.95, 0.32]]
+assert np.allclose(list(largest.values()), expected, rtol=0, atol=0.008)
+
+# %% tags=["quiz"]
+quiz.number(
+    "Three words have the scores $0$, $0$ and $2$ with a query of width $d_k = 4$. What weight does the third word get?",
+    softmax(np.array([0, 0, 2]) / np.sqrt(4))[2],
+    tolerance=0.005,
+    feedback="Yes. The scaled scores are 0, 0 and 1; the exponentials 1, 1 and 2.718; and 2.718 / 4.718 is 0.576.",
+    mistakes=[
+        (
+            softmax(np.array([0, 0, 2]))[2],
+            "That is the softmax of the scores as they are: divide them by $\\sqrt{d_k} = 2$ first.",
+        ),
+        (
+            softmax(np.array([0, 0, 2]) / np.sqrt(3))[2],
+            "You divided by the root of the number of words. Divide by the root of the *width*, $\\sqrt 4$.",
+        ),
+        (
+            softmax(np.array([0, 0, 2]) / 4)[2],
+            "You divided by $d_k$ itself. Divide by its root.",
+        ),
+    ],
+    otherwise="Divide the scores by $\\sqrt 4$, raise $e$ to each, and divide the third by the sum.",
+)
 
 # %% [markdown]
 # ## Masks: leaving a word out
@@ -598,11 +598,13 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 #
 # A **padding mask** hides padding: no query may attend to it, so in each row its column is False. As a query the
 # padding token is not hidden. It, too, may attend to the real words, because a row with nothing to attend to would
-# cause trouble ([below](#a-row-with-nothing-to-attend-to)).
+# cause trouble ([below](#a-row-with-nothing-to-attend-to)). If you hid the padding token's row instead of its column,
+# the real words would still give it weight, so their outputs would change with the amount of padding, and its own row
+# would have nothing to attend to.
 #
 # Wherever a mask is False, the scaled score becomes minus infinity, so the weight becomes 0. Here are both masks, the
 # hidden entries in grey. In the lower row the sentence is *dog bites*, with padding, here the vector $(1, 1, 0)$ (any
-# would do, since nobody reads it):
+# would do: only the padding's own row depends on it):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of three matrices, scaled scores, masked, and weights. Above, dog bites man with a causal mask: the entries above the diagonal are grey and become minus infinity; the weights are 1, 0, 0; 0.80, 0.20, 0; 0.16, 0.67, 0.16. Below, dog bites pad with a padding mask: the last column is grey and becomes minus infinity in all three rows; the weights are 0.20, 0.80, 0; 0.80, 0.20, 0; 0.50, 0.50, 0."}}
 drawing = Diagram(6.8, 3.2)
@@ -674,7 +676,8 @@ for t in range(3):
 
 # %% tags=["nbval-check-output"]
 ids = np.array([[1, 2, 3], [1, 2, 0]])  # dog bites man, dog bites; 0 is padding
-batch = np.array([[1, 1, 0], *small])[ids]  # (2, 3, 3); any numbers for padding
+table = np.array([[1, 1, 0], *small])  # row 0: padding, any numbers
+batch = table[ids]  # (2, 3, 3)
 real = ids != 0  # (2, 3)
 padded_output, padded_weights = self_attention(
     batch, w_q, w_k, w_v, mask=real[:, None, :]
@@ -764,8 +767,9 @@ print("times the mask, after       ", zeroed.round(3), "sum", zeroed.sum().round
 # Multiplying the weights by the mask (third line) is only half right: they no longer sum to 1, because the sum that
 # divides them still contains the hidden word's exponential. Through this sum the hidden word still changes the other
 # weights, so under a causal mask the future leaks: *bites* gives *dog* 0.187 in *dog bites man*, but 0.446 if the last
-# word is a second *dog*. With minus infinity it is 0.804 in both. (Dividing by the new sum would repair this, except
-# where the visible weights have already rounded to 0. Minus infinity does both in one step.)
+# word is a second *dog*. With minus infinity it is 0.804 in both. (Dividing these weights by their own sum would repair
+# both faults, except where the visible weights have already rounded to 0. Minus infinity hides the word and makes the
+# rest sum to 1, in one step.)
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -813,7 +817,7 @@ assert order[8] == 3  # Language, now the last
 # The output of *Language* stays the same, and it would with any matrices. Each score depends on two words alone, the
 # softmax divides by a *sum* over all words, an output is itself such a *sum*, and a sum does not depend on the order of
 # its terms. So if you shuffle the words, weights and outputs are shuffled alike: **permutation equivariance**.
-# (*Invariance* would mean that the output stays as it was.)
+# (*Invariance* would mean that the whole output matrix stays as it was, row by row.)
 #
 # Without a mask, then, the verb receives the same in *dog bites man* and in *man bites dog*. A causal mask changes
 # that, because which words a query may see then depends on the order:
@@ -914,10 +918,11 @@ assert (blank == 0).all()
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score and $d_v$ for its part of
 # the blend, and has one weight, which may be stored. Within one text $S = T$, so the time for the $T^2$ pairs is
-# *quadratic*: it grows with the square of the text's length. So does the memory if all weights are stored. The
-# projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$. With $d_k = d_v$ the projections take
-# $3 T D d_k$, and the pairs $2 T^2 d_k$. So in short texts the projections are most of the work. Beyond $T = 1.5 \, D$
-# the pairs are: for $D = 512$ that is beyond 768 words.
+# *quadratic*: it grows with the square of the text's length. So does the memory if all weights are stored. (With
+# $d_k = d_v$ the weights outnumber the entries of $Q$, $K$ and $V$, $3 T d_k$, beyond $T = 3 d_k$.) The projections
+# cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$. With $d_k = d_v$ the projections take $3 T D d_k$,
+# and the pairs $2 T^2 d_k$. So in short texts the projections are most of the work. Beyond $T = 1.5 \, D$ the pairs
+# are: for $D = 512$ that is beyond 768 words.
 #
 # What do you get in return? In attention any word reaches in one step any other that it may see, and where the whole
 # text is known, as in training, all queries can be computed in parallel.
@@ -1399,9 +1404,9 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 # fixed weights it would be linear, but the weights are computed from what is blended, and that makes it nonlinear
 # ([Wang and others, 2018](https://arxiv.org/abs/1711.07971), draw the connection). There the analogy ends. A filter
 # compares surroundings as they are and returns a pixel. Attention learns what to compare, and what to hand over. And a
-# *convolution*, the blur whose weights are learned? It has one weight for each distance, the same in every sentence,
-# within a fixed window. Attention computes a weight for each pair of words, at any distance, and knows nothing of
-# distance until it is given positions ([chapter 5](05_position.ipynb)).
+# *convolution*, a blur whose weights are learned? Moved from pixels to words, it has a fixed weight for each position
+# in its window, such as *two words back*. Attention computes a weight for each pair of words, however far apart, and
+# without a mask or positions it does not know where they stand ([chapter 5](05_position.ipynb)).
 
 # %% [markdown]
 # ### Break it: four versions, one correct
@@ -1440,11 +1445,11 @@ for name, version in versions.items():
     print("{:26}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shape and shuffle catch nothing: a softmax over either axis leaves the shape $(T, S)$, so the product with $V$ always
-# works. (Under a causal mask the wrong axis also leaks, because later queries enter each column's sum.) The sum catches
-# the wrong axis: there the columns sum to 1 and the rows do not, so an output is no longer an average of the values.
-# Leaving queries out catches it, too, because a softmax over queries makes each weight depend on the other queries. The
-# same check catches the root of the number of queries, because that number changes.
+# Shape and shuffle catch nothing: every version leaves the shape $(T, S)$, and every one treats all words alike. (Under
+# a causal mask the wrong axis also leaks, because later queries enter each column's sum.) The sum catches the wrong
+# axis: there the columns sum to 1 and the rows do not, so an output is no longer an average of the values. Leaving
+# queries out catches it, too, because a softmax over queries makes each weight depend on the other queries. The same
+# check catches the root of the number of queries, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and move with the words. Only
 # known numbers or independent code, such as the loop, detect it here.

@@ -58,6 +58,8 @@ assert same
 # whatever order. If the words are reordered, the outputs are reordered in the same way: without a mask, attention is
 # **permutation equivariant** ([chapter 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). So is a whole
 # encoder without positions ([chapter 8](08_encoder.ipynb)), because apart from attention it works on each word alone.
+# (*Dog* and *man* still get different outputs. What is lost is the order: each word gets the same output in both
+# sentences.)
 #
 # So the order must enter elsewhere. One way in is through the input: give every **position** in the sentence a vector
 # of its own, $p_t$ for position $t$, counted from 0, and add it to $x_t$, the vector of the word that stands there. The
@@ -175,9 +177,10 @@ plt.show()
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
 # The first pair turns by $\omega_0 = 1$ radian a step, and comes full circle after $2\pi \approx 6.3$ steps. Each pair
-# is slower than the one before by the factor $10000^{2/D}$, so that few pairs reach from single words to whole texts,
-# as few digits reach from ones to thousands. For a large $D$ the exponent of the last pair is nearly $-1$, so its
-# period is nearly $2\pi \cdot 10{,}000$ steps. Why the base 10,000? [Going further](#why-10000) compares other bases.
+# is slower than the one before by the factor $10000^{2/D}$, so pairs can cover everything from single words to whole
+# texts: at $D = 8$ the factor is 10, and four pairs span periods from 6 to 6,283 steps, as four digits cover ones to
+# thousands. For a large $D$ the exponent of the last pair is nearly $-1$, so its period is nearly $2\pi \cdot 10{,}000$
+# steps. Why the base 10,000? [Going further](#why-10000) compares other bases.
 #
 # Work out $D = 4$ on paper. There are two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
@@ -545,9 +548,9 @@ for sentence in ("dog bites man", "man bites dog"):
     assert biter == sentence.split()[0]
 
 # %% [markdown]
-# So the verb can tell who bites. In a model words and positions share their entries, and the matrices are trained. It
-# also works with shared entries, if the word vectors are at right angles to all position vectors: a change of axes then
-# gives back the 384 + 32 columns.
+# So the verb can tell who bites. In a model words and positions share their entries, and the matrices are trained. The
+# construction also works with shared entries, if the word vectors are at right angles to all position vectors: a change
+# of axes then gives words and positions columns of their own again.
 #
 # ## Does adding destroy the word?
 #
@@ -573,12 +576,11 @@ for sentence in ("dog bites man", "man bites dog"):
 # ## Could the encoding be learned?
 #
 # Sines and cosines are a fixed formula. Some models, among them BERT and GPT-2, instead start with a random vector for
-# every position and train it, like the word vectors: **learned position embeddings**. From the start they grant three
-# of the wishes: positions are *different*, the numbers do not grow with $t$, and *any* can win, because a query equal
-# to one row nearly always scores highest with that row. *Same step* and *similar* are left to training, and there is a
-# last position.
+# every position and train it, like the word vectors: **learned position embeddings**. Even untrained, they grant wishes
+# 1 (*different*) and 4 (*any can win*), and their numbers do not grow with $t$ (wish 2). Wishes 3 (*same step*) and 5
+# (*similar*) are left to training, and there is a last position.
 #
-# Which kind holds for longer texts? Take a small task without words: every position must attend to the one before it.
+# Which kind holds up on longer texts? Take a small task without words: every position must attend to the one before it.
 # The encodings are the rows of a matrix $E$, and the scores are $E A E^\top$, where a learned matrix $A$ takes the
 # place of $W_Q W_K^\top$. We compare two kinds of $E$:
 #
@@ -663,107 +665,25 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 
 
 # %% [markdown]
-# At positions 1 to 23, with 24 to choose from, both are always right. At later positions the learned encoding is no
-# better than chance: its rows there are random numbers that training never changed. PyTorch's `nn.Embedding(max_length,
-# D)` has no rows at all beyond `max_length`, the model's *context length*, so a longer text raises an error.
+# (Each share is a mean over three runs, at the learning rate, of five, that did best on the test positions themselves.
+# That flatters both kinds.) At positions 1 to 23, with 24 to choose from, both are always right. At later positions the
+# learned encoding is no better than chance: its rows there are random numbers that training never changed. (Real models
+# can show this, too: where nearly all training texts are short, the last rows are hardly trained, and quality can drop
+# before the rows run out.) PyTorch's `nn.Embedding(max_length, D)` has no rows at all beyond `max_length`, the model's
+# *context length*, so a longer text raises an error.
 #
 # Sinusoids *can* carry on beyond training: in our task they do at width 16 and 32, and in part at 64. At 128 they do
-# not. (The shares are means of three runs, each kind at each width at the learning rate, of five, that did best on the
-# test positions themselves, which flatters both. Smaller learning rates do not help the wide ones.) Real models are
-# wider, and [Press and others (2022)](https://arxiv.org/abs/2108.12409) found that language models with sinusoids
-# hardly extrapolate.
+# not. Real models are wider, and [Press and others (2022)](https://arxiv.org/abs/2108.12409) found that language models
+# with sinusoids hardly extrapolate.
 #
-# Why do the wide ones fail? A wide encoding has many pairs of nearly equal speed. For example, $A$ can link the query
-# of one pair with the key of the next, which adds $\cos(\omega_1 t - \omega_2 s)$ to the score, up to a shift. For two
-# slow pairs $\omega_1$ and $\omega_2$ hardly differ, so below position 24 this looks like a function of $t - s$. Later
-# it drifts. So many matrices are right at the first 24 positions, and [24 are too few](#why-do-wide-sinusoids-fail) to
-# find $R_{-1}$ among them.
+# Why do the wide ones fail? A wide encoding has many pairs of nearly equal speed. $A$ can also link one pair of the
+# query's position with *another* pair of the key's, which can add a multiple of $\cos(\omega t - \omega' s + \varphi)$
+# to the score, with two frequencies $\omega$ and $\omega'$ and a fixed angle $\varphi$. Where the frequencies differ
+# little, this looks below position 24 like a function of $t - s$. Further on it drifts away. So many matrices are right
+# at the first 24 positions, and [24 are too few](#why-do-wide-sinusoids-fail) to find $R_{-1}$ among them.
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
-# table 3, row E), and preferred sinusoids in the hope of longer texts. Does a model of your own use its positions, and
-# for how long? Shuffle the words of held-out texts: if the loss hardly rises, positions are not used. And plot the mean
-# loss at each position, also past the training length: a jump there means that it does not extrapolate.
-
-# %% [markdown]
-# ## As PyTorch modules
-#
-# In a model, positions are added to a batch $(B, T, D)$. The sinusoids are a *buffer*: they move to the GPU with the
-# model, and are not trained. (`max_length` is for convenience: compute more rows when they are needed.) Learned
-# positions are an `nn.Embedding`. (The paper applies *dropout* to the sum, [chapter
-# 8](08_encoder.ipynb#the-encoder-layer).)
-
-# %%
-import torch
-from torch import nn
-
-
-class Sinusoids(nn.Module):
-    def __init__(self, d_model, max_length=5000, dropout=0.1):
-        # max_length: how many rows are computed beforehand
-        super().__init__()
-        self.register_buffer(
-            "table", torch.tensor(encode(max_length, d_model)).float()
-        )
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(
-        self, x, start=0
-    ):  # x (B, T, D); start: where its first word stands
-        positions = torch.arange(start, start + x.shape[1], device=x.device)
-        return self.dropout(x + self.table[positions])
-
-
-class Learned(nn.Module):
-    def __init__(self, d_model, max_length=512):
-        super().__init__()
-        self.table = nn.Embedding(max_length, d_model)
-
-    def forward(self, x, start=0):
-        positions = torch.arange(start, start + x.shape[1], device=x.device)
-        return x + self.table(positions)  # (T, D) added to (B, T, D)
-
-
-x = torch.randn(2, 6, 16)
-for module in Sinusoids(16).eval(), Learned(16):
-    at_once = module(x)
-    one_by_one = [module(x[:, t : t + 1], start=t) for t in range(6)]
-    assert torch.allclose(at_once, torch.cat(one_by_one, dim=1))
-
-# %% tags=["proof"]
-for module, room in (Sinusoids(16), 5000), (Learned(16), 512):
-    try:
-        module(x, start=room)
-    except IndexError:
-        continue
-    raise AssertionError("a position without a row went through")
-
-# %% [markdown]
-# ## Break it: one word at a time
-#
-# A model that generates text one word at a time keeps the keys and values of the earlier words ([chapter
-# 12](12_generation.ipynb)), so only the new word goes in. It seems natural to encode each word as it comes: add
-# `sinusoidal_positions(1, D)` to a sequence of length 1. **Predict first:** what is wrong with it?
-
-# %% tags=["nbval-check-output"]
-words = np.random.default_rng(9).standard_normal((4, 8))
-at_once = words + sinusoidal_positions(4, 8)
-one_by_one = np.concatenate(
-    [word[None] + sinusoidal_positions(1, 8) for word in words]
-)
-print("shapes:", at_once.shape, one_by_one.shape)
-for t in range(4):
-    print(f"word {t}: same vector? {np.allclose(at_once[t], one_by_one[t])}")
-
-# %% [markdown]
-# Each sequence of length 1 begins at position 0, so every word gets that encoding. Nothing crashes, and training never
-# reveals the mistake, because there whole sentences are encoded at once.
-#
-# The check that finds it: **one at a time must equal all at once**. The cure is to say where the word stands, which is
-# why the modules above have `start`, and `sinusoidal_encoding` takes positions.
-
-# %%
-counted = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])
-assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
+# table 3, row E), and preferred sinusoids in the hope of longer texts.
 
 # %% [markdown]
 # ## Rotary positions: turning instead of adding
@@ -932,6 +852,94 @@ assert np.allclose(by_pairs, by_matrix)
 # neighbours but entry $i$ with entry $i + d_k/2$. Neither shows in a check of distances, so where weights are
 # published, compare outputs, too. [Going further](#other-ways-to-encode-the-distance) has other ways to encode the
 # distance.
+
+# %% [markdown]
+# ## As PyTorch modules
+#
+# Sinusoids and learned positions are added to a batch $(B, T, D)$. The sinusoids are a *buffer*: they move to the GPU
+# with the model, and are not trained. (In `Sinusoids`, unlike in `nn.Embedding`, `max_length` is no limit of the
+# method: it can be set as high as you like.) Learned positions are an `nn.Embedding`. (The paper of 2017 applies
+# *dropout* to the sum, [chapter 8](08_encoder.ipynb#the-encoder-layer).)
+
+# %%
+import torch
+from torch import nn
+
+
+class Sinusoids(nn.Module):
+    def __init__(self, d_model, max_length=5000, dropout=0.1):
+        # max_length: how many rows are computed beforehand
+        super().__init__()
+        self.register_buffer(
+            "table", torch.tensor(encode(max_length, d_model)).float()
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x, start=0
+    ):  # x (B, T, D); start: where its first word stands
+        positions = torch.arange(start, start + x.shape[1], device=x.device)
+        return self.dropout(x + self.table[positions])
+
+
+class Learned(nn.Module):
+    def __init__(self, d_model, max_length=512):
+        super().__init__()
+        self.table = nn.Embedding(max_length, d_model)
+
+    def forward(self, x, start=0):
+        positions = torch.arange(start, start + x.shape[1], device=x.device)
+        return x + self.table(positions)  # (T, D) added to (B, T, D)
+
+
+x = torch.randn(2, 6, 16)
+for module in Sinusoids(16).eval(), Learned(16):
+    at_once = module(x)
+    one_by_one = [module(x[:, t : t + 1], start=t) for t in range(6)]
+    assert torch.allclose(at_once, torch.cat(one_by_one, dim=1))
+
+# %% tags=["proof"]
+for module, room in (Sinusoids(16), 5000), (Learned(16), 512):
+    try:
+        module(x, start=room)
+    except IndexError:
+        continue
+    raise AssertionError("a position without a row went through")
+
+# %% [markdown]
+# ## Break it: one word at a time
+#
+# A model that generates text one word at a time keeps the keys and values of the earlier words ([chapter
+# 12](12_generation.ipynb)), so only the new word goes in. It seems natural to encode each word as it comes: add
+# `sinusoidal_positions(1, D)` to a sequence of length 1. **Predict first:** what is wrong with it?
+
+# %% tags=["nbval-check-output"]
+words = np.random.default_rng(9).standard_normal((4, 8))
+at_once = words + sinusoidal_positions(4, 8)
+one_by_one = np.concatenate(
+    [word[None] + sinusoidal_positions(1, 8) for word in words]
+)
+print("shapes:", at_once.shape, one_by_one.shape)
+for t in range(4):
+    print(f"word {t}: same vector? {np.allclose(at_once[t], one_by_one[t])}")
+
+# %% [markdown]
+# Each sequence of length 1 begins at position 0, so every word gets that encoding. Nothing crashes, and training never
+# reveals the mistake, because there whole sentences are encoded at once.
+#
+# The check that finds it: **one at a time must equal all at once**. The cure is to say where the word stands, which is
+# why the modules above have `start`, and `sinusoidal_encoding` takes positions.
+
+# %%
+counted = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])
+assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
+
+# %% [markdown]
+# It misses positions that have no effect. To find these where positions are added, feed an encoder one word six times:
+# all six outputs must differ. (With rotary positions they are equal, because the values are. Use different words, and
+# swap two.) In a trained model, shuffle the words of new texts: if the loss hardly rises, positions are not used. And
+# plot the mean loss at each position, also past the training length: a jump there means that the model does not
+# extrapolate.
 
 # %% [markdown]
 # ## Exercises
@@ -1119,7 +1127,7 @@ verdict
 # By itself attention has no sense of order, so a vector for the position is added to each word before the first layer.
 # Sines and cosines of many frequencies make such vectors: bounded, well apart within a text if they are wide enough,
 # similar when near. A step of $r$ words is the same rotation from any position, so a query matrix can carry it out.
-# Learned positions work too, up to the longest text seen in training; beyond it sinusoids worked in our task at some
+# Learned positions work too, up to the lengths common in training; beyond them sinusoids worked in our task at some
 # widths, and failed at others. Rotary positions turn queries and keys instead of adding anything.
 #
 # **Sources.** Sinusoids: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.5. Learned positions
@@ -1170,10 +1178,10 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # largest.)
 #
 # Later encodings also point out of this subspace, in directions in which $A$ has hardly changed. Are these other
-# directions needed? No. Write each encoding in the 12 directions only, and train on all 48 positions (3,000 steps from
-# $A = 0$): now $A$ is right at every one of them. So at width 128 twelve dimensions are enough. After 3,000 steps on
-# only the first 24 positions, confined or not, every later one is wrong. What is missing is data: many matrices are
-# right at positions 1 to 23, and nothing there says which of them goes on correctly.
+# directions needed? No. Keep only the part of each encoding that lies in the 12 dimensions (*confined*), and train on
+# all 48 positions (3,000 steps from $A = 0$): now $A$ is right at every one of them. So at width 128 twelve dimensions
+# are enough. After 3,000 steps on only the first 24 positions, confined or not, every later one is wrong. What is
+# missing is data: many matrices are right at positions 1 to 23, and nothing there says which of them goes on correctly.
 #
 # Below, *outside* is the share of the squared length of encodings 24 to 47 that lies outside the subspace. *Trained on
 # 24* is the chapter's experiment, 500 steps at its best learning rate; *confined* has 3,000 steps at a learning rate of
@@ -1312,10 +1320,10 @@ assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 # %% [markdown]
 # These are shares of the squared norm, at $D = 512$. With a small initialisation and the factor, a third is position.
 # With a small initialisation and no factor, nearly everything is position. With PyTorch's default initialisation the
-# factor tips the balance: without it the two are comparable, and with it the position is a tenth of a percent.
-# Positions that are much too short hardly change the scores when words change places, so at first the model works
-# almost as if it had no order. With positions that are much too long, attention chooses by position and hardly by
-# meaning, and what a value passes on is mostly that. Training must first repair either.
+# factor tips the balance: without it the two are comparable, and with it the position is a tenth of a percent. Position
+# vectors that are much too short hardly change the scores when words change places, so at first the model works almost
+# as if the words had no order. With position vectors that are much too long, attention chooses by position and hardly
+# by meaning, and what a value passes on is mostly position. Training must first repair this.
 
 # %% tags=["quiz"]
 quiz.several_choices(

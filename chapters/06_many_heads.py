@@ -216,8 +216,8 @@ plt.show()
 # Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. And in a transformer, as
 # [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. So head 1
 # could change only the first $d_k$ numbers of a word, even if what it finds belongs in the others. With $W_O$, each
-# head can write into any of the $D$ numbers, and two heads into the same ones. (A later layer could mix them, too, but
-# only after they have been added to the word.)
+# head can write into any of the $D$ numbers, and two heads into the same ones. (A later part could also mix what the
+# heads found, but only after it has been added to the word.)
 #
 # Here is a question that neither head can answer alone: does the dog bite, or is it bitten, or both? Go back to the two
 # heads of the example, and take *dog bites man*, *man bites dog* and *dog bites dog*. One column of $W_O$,
@@ -517,7 +517,7 @@ for num_heads in (1, 8, 64):
 # one product with each of the four, of $D^2$ multiplications, so $4 T D^2 = 104{,}857{,}600$ in all. Scores and blends
 # take $T^2 d_k$ multiplications each in every head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all, because
 # $H \cdot d_k = D$. What grows is the number of attention weights, $H \, T^2$, and so the time for their softmaxes and
-# any memory to store them. (What grows in memory when a model writes text is for [chapter
+# any memory to store them. (What a model must keep in memory while it writes text is a question for [chapter
 # 19](19_modern.ipynb#heads-that-share-keys-and-values).)
 #
 # How many heads are best? Vaswani and others chose eight. Their table 3 gives the quality of translations as a score
@@ -601,8 +601,8 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 # `w_q.weight` and *columns* of `w_o.weight`. `F.scaled_dot_product_attention` returns no weights. Where you want to see
 # them, write its steps out, as in [chapter 4](04_self_attention.ipynb#the-same-as-a-pytorch-module).
 #
-# The module agrees with a loop over heads (in the folded cell). To see that PyTorch's `nn.MultiheadAttention` does the
-# same, copy our parameters into it, and compare the two, under a causal mask and as cross-attention:
+# The module agrees with a loop over heads (in the folded cell). To see that PyTorch's `nn.MultiheadAttention` computes
+# the same, copy our parameters into it, and compare the two, under a causal mask and as cross-attention:
 
 
 # %% a loop over heads gives the same tags=["hide-input"]
@@ -667,10 +667,10 @@ for y, mask in (x, causal), (other, None):
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
 # decide. How it works is for [chapter 7](07_learning.ipynb); here you see what it finds.
 #
-# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as [above](#would-one-head-do), but it now uses
-# only eight, so that all that it holds fits into a narrow head: six for the noun, one for *verb*, and one for the
-# position. A layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into
-# its output for the verb.
+# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as [above](#would-one-head-do), but now uses only
+# eight: six for the noun, one for *verb*, and one for the position. The other eight are 0, so a head of width 8 can
+# hold the whole word. A layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12
+# numbers, into its output for the verb.
 #
 # **Predict first.** Train three layers: one head; two heads with random starts; two heads with equal starts, rows of
 # $W_O$ included. What share of the nouns does each miss? (The squared error, divided by that of always answering 0.)
@@ -751,8 +751,8 @@ assert parted < 0.005
 # %% [markdown]
 # The weights in the output are means over 2,000 sentences. Leave its last row, trained once, for the quiz below.
 #
-# One head misses nearly half. Its weights may now depend on the nouns, too, which [brings one more
-# number](#could-one-head-escape-by-other-means). So 5 of 12 are lost, 0.42.
+# One head misses nearly half. Its average brings 6 of the 12 numbers. Here its weights may depend on the nouns, too,
+# which [brings one more](#could-one-head-escape-by-other-means). So 5 of 12 are lost, 0.42.
 #
 # Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
 # different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights
@@ -1224,10 +1224,11 @@ plt.show()
 # ### Could one head escape by other means?
 #
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains one number. With the verb's query $q$ and
-#   the nouns' keys $k_a$ and $k_b$, the scores differ by $q \cdot (k_a - k_b)$, one number about the nouns. The two
-#   weights depend on it, and an entry of the values that holds 1 for the first word, 0 for the verb and −1 for the last
-#   hands their difference over. So with nouns of six numbers 7 of 12 arrive, and 5 are lost, 0.417, instead of half.
-#   Where the head's keys see the positions only, it misses half.
+#   the nouns' keys $k_a$ and $k_b$, the scores differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference,
+#   which an average with nearly equal weights loses. The difference of the nouns' two weights depends on it, and an
+#   entry of the values that holds 1 for the first word, 0 for the verb and −1 for the last hands that difference over.
+#   So with nouns of six numbers 6 + 1 of 12 arrive, and 5 are lost, 0.417, instead of half. Where the head's keys see
+#   the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into different numbers from those of the last noun?* Not in the first layer.
 #   The matrix is the same for every word, and a position is only added, so both nouns are written into the same
 #   numbers.
@@ -1320,18 +1321,19 @@ print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) 
 #
 # A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product
 # $W_Q W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of $(D, d_k)$ and $(d_k, D)$ it has **rank** at most
-# $d_k$: all its rows are mixtures of $d_k$ rows. So a head can compare words along only $d_k$ directions. (And
-# $W_V^{(h)} W_O^{(h)}$ likewise, so it can write along only $d_k$.)
+# $d_k$: all its rows are mixtures of $d_k$ rows. So a head can compare words along only $d_k$ directions. (The product
+# $W_V^{(h)} W_O^{(h)}$ has rank at most $d_k$, too, so a head can write along only $d_k$ directions.)
 #
 # With $d_k = 1$ a query can ask only for the largest or for the smallest key, and never for a value in between, because
 # $q k$ only rises or only falls with $k$. With $d_k = 2$ the keys can lie on a circle, where a query can point at any
 # of them, so any *single* word can win. But with 100 equally spaced keys the runner-up scores 0.998 times as much as
 # the winner, so only very long queries or keys can separate the two.
 #
-# Nor is every matrix of weights possible. Each row of a sentence's scores is a mixture of $d_k$ rows, those of
-# $K^\top$. The logarithm of a weight is its score minus one number for its row, which adds the row $(1, \dots, 1)$. So
-# the logarithms have rank $d_k + 1$ at most, in a sentence of any length. This is the **low-rank bottleneck**
-# ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# Nor is every matrix of weights possible in a long sentence. Each row of its scores is a mixture of $d_k$ rows, those
+# of $K^\top$. The logarithm of a weight is its scaled score minus one number for its row, so a row of logarithms is a
+# mixture of the same $d_k$ rows and of $(1, \dots, 1)$. Their matrix has rank $d_k + 1$ at most, so with more than
+# $d_k + 1$ words not every matrix of weights is possible. This is the **low-rank bottleneck** ([Bhojanapalli and
+# others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -1352,12 +1354,12 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has since been called an
 # *attention sink*. If its value is nearly 0, the head then adds almost nothing.
 #
-# Can heads be removed? Michel and others removed heads one at a time from a trained translator: removing only 8 of the
-# 96 in its encoder changed the BLEU score significantly, and half of these for the better. That does not mean that one
-# would be enough everywhere: each was removed while the others stayed, and these may do its work. Some layers, they
-# found, can be cut to a single head, while attention to the source depends more on having several. Many can be removed
-# together: Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and lost
-# 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them ([Behnke and
+# Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 heads in its
+# encoder, only 8 changed the BLEU score significantly when removed, four of them for the better. That does not mean
+# that one would be enough everywhere: each was removed while the others stayed, and these may do its work. Some layers,
+# they found, can be cut to a single head, while attention to the source depends more on having several. Many can be
+# removed together: Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and
+# lost 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them ([Behnke and
 # Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)).
 
 # %% [markdown]

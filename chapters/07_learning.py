@@ -89,10 +89,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # by 0.0133, about 0.13 for each unit of score.
 #
 # Now in general. (From here on, numbers are computed from unrounded ones.) Raise the scaled score of *man* by a small
-# $\delta$. Its exponential grows by the share $\delta$, so before dividing its weight gains $0.768 \, \delta$. But the
-# weights must still sum to 1, so this gain is taken back from all three, in proportion to their weights. The gain
-# raises the loss by 0.723 a unit. What is taken back lowers it, a unit by the *average* of the three weights'
-# gradients, each counted in proportion to its weight:
+# $\delta$. Its exponential grows by a fraction $\delta$, so without the division by the sum its weight would gain
+# $0.768 \, \delta$. But the weights must still sum to 1, so this gain is taken back from all three, in proportion to
+# their weights. The gain raises the loss by 0.723 a unit. Each unit taken back lowers the loss by the *average* of the
+# three gradients, each counted in proportion to its weight:
 #
 # $$0.187 \cdot (-0.045) + 0.045 \cdot 0 + 0.768 \cdot 0.723 = 0.546 .$$
 #
@@ -303,12 +303,14 @@ quiz.one_choice(
 # | scores | $Z = Q K^\top / \sqrt{d_k}$ | $dQ = dZ \, K / \sqrt{d_k}$, $\; dK = dZ^\top Q / \sqrt{d_k}$ |
 # | matrix | $Q = X W_Q$ | $dW_Q = X^\top dQ$ |
 #
-# These are the formulas from above, for all queries at once. Row $j$ of $A^\top dO$, for example, adds up, over all
-# queries, the weight of key $j$ times the gradient of that query's output. $dK$ and $dW_Q$ are sums over the queries in
-# the same way. $W_K$ and $W_V$ get theirs in the same way, $X^\top dK$ and $X^\top dV$. The words get a gradient, too,
-# which the layer hands to the layer below or to the embeddings. In self-attention a word is query, key and value at
-# once, so its gradient is a sum of three terms: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. (Each follows
-# the blend's rule: as $AV$ passes $dO \, V^\top$ back to $A$, so $X W_Q$ passes $dQ \, W_Q^\top$ back to $X$.)
+# These are the formulas from above, for all queries at once. (Shapes help you to remember them: if $T$ and $S$ differ,
+# only $A^\top dO$ has the shape of $V$. But they do not show a factor such as $1/\sqrt{d_k}$.) Row $j$ of $A^\top dO$,
+# for example, adds up, over all queries, the weight of key $j$ times the gradient of that query's output. $dK$ and
+# $dW_Q$ are sums over the queries in the same way. $W_K$ and $W_V$ get theirs in the same way, $X^\top dK$ and
+# $X^\top dV$. The words get a gradient, too, which the layer hands to the layer below or to the embeddings. In
+# self-attention a word is query, key and value at once, so its gradient is a sum of three terms:
+# $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. (Each follows the blend's rule: as $AV$ passes $dO \, V^\top$
+# back to $A$, so $X W_Q$ passes $dQ \, W_Q^\top$ back to $X$.)
 #
 # In code, for one sentence:
 #
@@ -393,7 +395,9 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # %% [markdown]
 # The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$, and the largest gradient is
 # about 0.6. Check in 64-bit floats, as here: [32 bits are too few](#how-small-a-step-in-a-gradient-check). PyTorch's
-# own check is `torch.autograd.gradcheck`.
+# own check is `torch.autograd.gradcheck`. Check the words' gradient, $dX$, too: if your code forgets two of its three
+# terms, $dQ$, $dK$ and $dV$ still pass. And a check that passes has compared the way back with *your* way forward. It
+# cannot find a wrong axis, mask, label or update: test on new examples, or compare with a reference.
 
 # %% [markdown]
 # ## Let the machine do it
@@ -405,12 +409,11 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 #   **tensors**. This record is the **computation graph**. It also keeps the numbers that the way back needs, for
 #   attention $A$, $V$, $Q$, $K$ and $X$, so training takes more memory than answering. (Inside `torch.no_grad()`
 #   nothing is recorded.)
-# - `loss.backward()` walks the graph once, from the loss back. A walk back starts at one number, the loss, and gives
-#   its derivative for everything before it (**reverse mode**). The walk costs about twice as much as the forward pass,
-#   since each matrix product needs two on the way back, one for each factor. A walk forwards starts at one parameter
-#   and gives the derivatives of everything after it, so a million parameters need a million walks. (Autograd nudges
-#   nothing, so it is exact up to rounding. But it differentiates the code that you wrote, so it cannot tell that the
-#   forward pass is wrong.)
+# - `loss.backward()` walks the graph once, from the loss back. Such a walk gives the derivatives of one number with
+#   respect to everything before it (**reverse mode**). The walk costs about twice as much as the forward pass, since
+#   each matrix product needs two on the way back, one for each factor. A walk forwards starts at one parameter and
+#   gives the derivatives of everything after it, so a million parameters need a million walks. (Autograd is exact up to
+#   rounding, and builds no formula for the whole: at each recorded operation it applies that operation's own rule.)
 # - Afterwards each tensor made with `requires_grad=True` has its gradient in `.grad` (or `None`, if the loss does not
 #   depend on it). `backward()` *adds* to `.grad`, so clear it before each step. If you forget, step 100 follows the sum
 #   of a hundred gradients, and no error is raised.
@@ -436,9 +439,9 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # %% [markdown]
 # ## Learning to look things up
 #
-# For a single sentence, as above, changing $W_V$ alone is enough. So we need a task that cannot be solved without
-# *looking*. The layer is told only which answers are right. A note holds five names, each with a digit; a question is a
-# name; the answer is its digit.
+# For a single sentence, as above, changing $W_V$ alone is enough: it can make the value of *man* $(1, 0)$, and the
+# output is nearly right. So we need a task that cannot be solved without *looking*. The layer is told only which
+# answers are right. A note holds five names, each with a digit; a question is a name; the answer is its digit.
 #
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
 #
@@ -670,14 +673,18 @@ print(f"loss of the first batch: {loss:.2f}")
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])  # to watch
 
 
-def train(model, steps, seed=0, watch=(), learning_rate=1.0):
+def weights_of(model):  # for the note to watch: (5, 5)
+    with torch.no_grad():
+        return model(*as_vectors(*shown))[1][0]
+
+
+def train(model, steps, seed=0, watch=(), look=weights_of, learning_rate=1.0):
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
     losses, frames = [], []
     for step in range(steps + 1):
         if step in watch:
-            with torch.no_grad():
-                frames.append(model(*as_vectors(*shown))[1][0])
+            frames.append(look(model))
         who, digits = draw(16, generator)
         logits, _ = model(*as_vectors(who, digits))
         loss = F.cross_entropy(logits.flatten(0, 1), digits.flatten())
@@ -685,7 +692,7 @@ def train(model, steps, seed=0, watch=(), learning_rate=1.0):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses, frames  # frames: the weights at the steps to watch
+    return losses, frames  # frames: what `look` saw at the steps to watch
 
 
 # %% a new model, trained tags=["hide-input"]
@@ -734,30 +741,68 @@ for step in (0, 80, 100, 120, 140, 1000):
 # (Each loss is the mean over the steps nearby.) By step 80 the loss has come down by 0.4, and the weights are nearly as
 # even as at the start. Then, within sixty steps, the diagonal appears and the loss drops to almost nothing.
 #
-# So the loss falls first. Why? Suppose that the untrained maps ($W_V$, $W_O$ and the one to the logits) happen to turn
-# a 1 into a vote for 1, but a 7 into a vote *against* 7. Then looking at Cleo helps in a note with *Cleo 1*, and hurts
-# in one with *Cleo 7*. So the question *Cleo?* pushes the score of her entry up in one note and down in another: in 200
-# new notes 64 percent of these pushes are upwards before training (47 and 65 with two other seeds). All notes share
-# $W_Q$ and $W_K$, so most of this cancels, and at first no look-up forms. What happens then has three parts:
+# So the loss falls first. Why? Each question, through its gradient, pushes the score of the right entry up or down. The
+# lower panel shows the mean push of 1,000 questions about new notes, relative to its largest value, and the mean weight
+# on the right name:
+
+
+# %% which way the right scores are pushed tags=["hide-input"]
+def pushes(model):
+    """Of right entries in 200 notes: share pushed up, mean push, mean weight."""
+    who, digits = draw(200, torch.Generator().manual_seed(1000))
+    attention, (notes, questions) = model.attention, as_vectors(who, digits)
+    with torch.no_grad():
+        scaled = attention.w_q(questions) @ attention.w_k(notes).mT / 18**0.5
+        values = attention.w_v(notes)
+    weights = scaled.requires_grad_().softmax(dim=-1)
+    logits = model.answer(attention.w_o(weights @ values))
+    F.cross_entropy(logits.flatten(0, 1), digits.flatten()).backward()
+    push = -scaled.grad.diagonal(dim1=1, dim2=2)  # a step goes against the gradient
+    right = weights.diagonal(dim1=1, dim2=2)
+    return (push > 0).float().mean().item(), push.mean().item(), right.mean().item()
+
+
+every = range(0, 201, 5)
+_, seen = train(new_model(), 200, watch=every, look=pushes)
+upwards, mean_push, on_right = map(np.array, zip(*seen, strict=True))
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over steps 0 to 200. Above, the loss: from 2.3 it falls slowly to 1.6 at step 100, then quickly, to nearly 0 at 130. Below, the mean push is near 0 until step 20, rises to its largest value at about step 115, and falls again; the weight on the right name stays near 0.2 until step 80 and rises to 0.55 between 100 and 140."}}
+figure, (upper, lower) = plt.subplots(2, 1, figsize=(6, 3.8), sharex=True)
+upper.plot(np.convolve(losses[:206], np.ones(6) / 6, "valid"), color=plots.INK)
+upper.set(ylabel="loss", ylim=(0, 2.6))
+lower.plot(every, mean_push / mean_push.max(), color=plots.RED)
+lower.plot(every, on_right, color=plots.BLUE)
+lower.text(70, 0.8, "mean push", color=plots.RED, ha="right")
+lower.text(2, 0.29, "weight on the right name", color=plots.BLUE)
+lower.set(xlabel="step", ylabel="share", ylim=(0, 1.08))
+figure.align_ylabels()
+plt.show()
+
+# %% [markdown]
+# Before training the pushes disagree: 64 percent are upwards here, 47 and 65 with two other seeds. Why? Suppose that
+# the untrained maps ($W_V$, $W_O$ and the one to the logits) happen to turn a 1 into a vote for 1, but a 7 into a vote
+# *against* 7. Then looking at Cleo helps in a note with *Cleo 1*, and hurts in one with *Cleo 7*. All notes share $W_Q$
+# and $W_K$, so most of this cancels, and at first no look-up forms. What happens then has three parts:
 #
 # 1. *Values.* $W_V$ and the linear maps after the blend can learn without a look-up. With even weights a question
 #    receives the mean of five values. That says which digits are in the note, but not which one was asked for: enough
 #    to bet on these instead of all ten. To bet on them, each digit's value must come to raise its own logit.
-# 2. *Look-up.* Now looking at Cleo helps with every digit: by step 40 practically all of the pushes are upwards. [Her
-#    score](#back-through-the-softmax) rises where she is asked for, and what changes in $W_Q$ and $W_K$ for her name
-#    adds up from note to note. If Bo happens to have her digit, his score rises, too. But in the next note it is
-#    somebody else's, so only Cleo's own gains add up.
-# 3. *Suddenly.* Still it takes some sixty steps more to show. The look-up grows faster the further it has grown,
-#    presumably because queries and keys speed each other up. A query's gradient is made of differences between keys,
-#    because the gradients of the scores sum to 0. A key's gradient is made of queries. While both are small and random,
-#    both learn slowly, and as one grows, the other learns faster. With $W_K$ held fixed, the weight on the right name
-#    is 0.4 after 400 steps, where the whole model has 0.53 after 140. [Going further](#which-half-waits-for-which) asks
-#    which delays which, values or look-up.
+# 2. *Look-up.* Now looking at Cleo helps with every digit. By step 25 nearly all pushes are upwards, and as the values
+#    learn, they grow: from step 20 to 100 the mean push grows thirtyfold. [Her score](#back-through-the-softmax) rises
+#    where she is asked for, and what changes in $W_Q$ and $W_K$ for her name adds up from note to note. If Bo happens
+#    to have her digit, his score rises, too. But in the next note somebody else has that digit, so only Cleo's own
+#    gains add up.
+# 3. *Suddenly.* The weight follows late, and then fast. The pushes are weak at first, and presumably queries and keys
+#    also speed each other up. A query's gradient is made of differences between keys, because the gradients of the
+#    scores sum to 0. A key's gradient is made of queries. While both are small and random, both learn slowly, and as
+#    one grows, the other learns faster. With $W_K$ held fixed, the weight on the right name is 0.4 after 400 steps,
+#    where the whole model has 0.53 after 140. [Going further](#which-half-waits-for-which) asks which delays which,
+#    values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
-# the strongest. Once the loss is near 0, the weight grows only slowly, from 0.53 at step 140: the answers are right and
-# certain, so the gradient at every logit is nearly 0.
+# the strongest. Once the loss is near 0, the weight grows only slowly: the answers are right and certain, so the
+# gradient at every logit is nearly 0.
 #
 # Was that luck? Here is that run beside those of the next two seeds, each tested on 2,000 new notes:
 
@@ -777,24 +822,12 @@ for seed in range(3):
 
 
 # %% tags=["proof"]
-def upwards(seed, steps):
-    """Share of the scores of right entries, in 200 notes, that a step would raise."""
-    some = new_model(seed)
-    if steps:
-        train(some, steps - 1, seed=seed)
-    who, digits = draw(200, torch.Generator().manual_seed(1000))
-    attention, (notes, questions) = some.attention, as_vectors(who, digits)
-    with torch.no_grad():
-        scaled = attention.w_q(questions) @ attention.w_k(notes).mT / 18**0.5
-        values = attention.w_v(notes)
-    received = scaled.requires_grad_().softmax(dim=-1) @ values
-    logits = some.answer(attention.w_o(received))
-    F.cross_entropy(logits.flatten(0, 1), digits.flatten()).backward()
-    return (scaled.grad.diagonal(dim1=1, dim2=2) < 0).float().mean().item()
-
-
-assert [round(upwards(seed, 0), 2) for seed in range(3)] == [0.64, 0.47, 0.65]
-assert min(upwards(seed, 40) for seed in range(3)) > 0.985
+assert 20 < mean_push[20] / mean_push[4] < 40 and upwards[5] > 0.95
+first = [pushes(new_model(seed))[0] for seed in range(3)]
+assert np.round(first, 2).tolist() == [0.64, 0.47, 0.65]
+for seed in range(3):
+    _, [after] = train(new_model(seed), 40, seed=seed, watch=[40], look=pushes)
+    assert after[0] > 0.985 and after[2] < 0.25
 overflowed = []
 for seed in range(20):
     for rate in (1.0, 0.5) if seed in (7, 8, 16) else (1.0,):
@@ -805,7 +838,7 @@ assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
 # It seems not: all three models answer every question, with about two thirds of the weight on the right name. But a
-# learning rate of 1 is large. With three others of the seeds 0 to 19 training **diverges**: the steps grow until the
+# learning rate of 1 is large. With three other seeds between 0 and 19 training **diverges**: the steps grow until the
 # loss is NaN. At 0.5 these do not diverge.
 #
 # What did training make of $W_Q$ and $W_K$? Leave the biases aside, and look only at the name in each vector. A name is
@@ -983,12 +1016,12 @@ assert all(
 # | the loss of one small batch, trained on again and again (**overfitting one batch**) | fall to nearly 0 | fails: still near 1.3 after 1,000 steps, where the whole model is below 0.01 |
 #
 # (For a wrong first loss, see [here](#the-first-number-to-look-at).) A loss that *stays* at $\ln V$ means that the
-# model uses nothing of its input, not even which answers are frequent: no gradient, a step that is far too small, or
-# answers that do not belong to their questions. A plateau below it means that the model has learned a bet and lacks
-# something. A gradient that is missing or all zeros means a cut, or a part that nothing uses, or at the first step
-# [matrices of zeros](#what-if-matrices-start-at-zero). If the third check fails, the learning rate is too large, or
-# else the sign, the update or the gradient is wrong. If the fourth fails, the model cannot get at what it needs: the
-# cut one answers the five questions of a note nearly alike.
+# model has learned nothing, not even which answers are frequent: no gradient, or far too small a step. On a plateau
+# below it the model only bets: it has not yet learned the rest, or cannot. A gradient that is missing or all zeros
+# means a cut, or a part that nothing uses, or at the first step [matrices of zeros](#what-if-matrices-start-at-zero).
+# If the third check fails, the learning rate is too large, or else the sign, the update or the gradient is wrong. If
+# the fourth fails, the model cannot get at what it needs: the cut one answers the five questions of a note nearly
+# alike.
 #
 # In the third check the squared length is the sum of the squares of all entries of all parameters' gradients:
 
@@ -1396,8 +1429,8 @@ assert 1e-6 < min(off[32].values()) < 1e-4
 # differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ is small
 # enough for the first error and large enough for the second. In 32-bit floats, in which most of this book trains, no
 # step is good for more than four or five digits, and at $10^{-7}$ the nudge no longer changes the loss at all, so the
-# whole gradient is missed. So check gradients in 64 bits. A difference that vanishes there was rounding, but a real
-# mistake remains, with short and long nudges. (A function with a kink, such as $\max(0, x)$ in [chapter
+# whole gradient is missed. So check gradients in 64 bits. If formula and quotient agree there, the difference was
+# rounding. A real mistake remains, whatever the step. (A function with a kink, such as $\max(0, x)$ in [chapter
 # 8](08_encoder.ipynb), can fail the check although there is no mistake, where a nudge crosses the kink. That is one
 # entry here and there, and a shorter nudge or another input mends it.)
 

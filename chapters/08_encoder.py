@@ -41,8 +41,8 @@ transformer_map(built=8)
 # | *good* | 1 | 1 | 0 | 0 |
 # | *bad* | −1 | 1 | 0 | 0 |
 #
-# **Polarity** is the verdict of the word by itself. **Affirmed** is 1 at first, as if nothing were negated. The layer
-# turns it to −1 if there is a *not*, and fills in the **tone**: 1 for praise, −1 for blame.
+# **Polarity** says whether the word alone is praise or blame. **Affirmed** is 1 at first, as if nothing were negated.
+# The layer turns it to −1 if there is a *not*, and fills in the **tone**: 1 for praise, −1 for blame.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One layer for the two words not and bad, drawn from left to right. Each word has a horizontal line, its residual stream. Between the lines stands attention: it receives both words, and what it returns is added to each line. After it, not is (0, -1, 1, 0) and bad is (-1, -1, 0, 0). Then a feed-forward network beside each line, separately, returns something that is added too. At the end, bad is (-1, -1, 0, 1)."}}
 from classroom.diagram import Diagram
@@ -193,7 +193,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # ## One network, for each token by itself
 #
 # The general network of this form, the **feed-forward network** (FFN, or MLP), is applied to every token by itself,
-# **position-wise**, with the same parameters for all tokens of a layer:
+# **position-wise**, with the same parameters for all tokens of a layer. (To see it, change the vector at position 3:
+# only output 3 changes.)
 #
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
@@ -232,13 +233,13 @@ for polarity, affirmed in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
 
 # %% [markdown]
 # The **activation function**, or *non-linearity*, keeps the two maps from collapsing into one: without it, $x W_1 W_2$
-# would be $x$ times a single $D \times D$ matrix. Attention does not supply what is missing: with given weights it only
-# adds up transformed words, and so does a stack of it. Its softmax changes the weights, but cannot act on a vector
-# entry by entry. The paper's is ReLU. Many models use **GELU**, $z \, \Phi(z)$ with the normal distribution function
-# $\Phi$, a smooth relative of it.
+# would be $x$ times a single $D \times D$ matrix. Could attention do without the network? With fixed weights it is
+# linear, and so is a stack of it. Its weights do depend on the words, but a weight multiplies all entries of a head's
+# value alike. ([How far attention gets alone](#what-is-each-part-for-leave-it-out).) The paper uses ReLU. Many models
+# use **GELU**, $z \, \Phi(z)$ with the normal distribution function $\Phi$, a smooth relative of it.
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, and the four of attention $4 D^2$, so the
-# network has two thirds of a layer's parameters: at $D = 512$ some 2.1 of 3.1 million. [What does it
+# network has two thirds of a layer's parameters: at $D = 512$ some 2.10 of 3.15 million. [What does it
 # store?](#what-does-the-network-store)
 #
 
@@ -289,7 +290,8 @@ assert 1.2 < arrives["with the sums"] < 1.6 and 2e-8 < arrives["without"] < 4e-8
 
 # %% [markdown]
 # Without the sums it vanishes, because each of these networks shrinks it about fourfold. Larger initial weights could
-# balance that. With the sums no balance is needed.
+# balance that. With the sums one path always keeps it, though the gradient can
+# [grow](#how-do-size-and-gradient-change-with-the-layer).
 #
 # The price of the sums: the stream can grow from layer to layer. Call the root mean square of a vector's entries its
 # **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream reaches
@@ -402,9 +404,10 @@ plt.show()
 
 # %% [markdown]
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
-# back: no path is a plain $I$ any more. With pre-norm the stream passes only through additions, so that path is there.
-# But the additions can make the stream grow, and nothing normalises it, so a pre-norm stack ends in a **final norm**,
-# after the last layer.
+# back: no path is a plain $I$ any more, because each norm divides the gradient by the size of the sum, up to about
+# $\sqrt 2$ before training. With pre-norm the stream passes only through additions, so that path is there. But the
+# additions can make the stream grow, and nothing normalises it, so a pre-norm stack ends in a **final norm**, after the
+# last layer.
 #
 # Choose pre-norm, unless you reproduce the paper: in deep stacks it [learns quickly](#does-training-agree) even where
 # post-norm is slow. A [warm-up](#does-it-need-warm-up), a learning rate that grows from nearly 0, may help post-norm.
@@ -547,10 +550,10 @@ quiz.one_choice(
 # its position is added.
 #
 # Before that, the row is multiplied by $\sqrt D$. In the code below a row starts with length about 1, and a position's
-# vector has the length $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$. Beside it such a row would hardly
-# count. Times $\sqrt{512} \approx 23$, it is the longer of the two. (Rows start so short because many models also score
-# each token at the output by a dot product with its row, and long rows would make the first logits [too
-# large](07_learning.ipynb#the-first-number-to-look-at).)
+# vector has the length $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$. Beside it such a row would
+# hardly count, and two different words at one position would have a cosine near 1. Times $\sqrt{512} \approx 23$, it is
+# the longer of the two. (Rows start so short because many models also score each token at the output by a dot product
+# with its row, and long rows would make the first logits [too large](07_learning.ipynb#the-first-number-to-look-at).)
 #
 # ## The whole encoder
 #
@@ -1036,11 +1039,8 @@ for without in (None, *PARTS):
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is 98 to 99 percent right: attention's weights change with the
 #   words, and norms are not linear either, so three layers can nearly do without the network. [A single
-#   layer](#can-one-layer-add-without-a-feed-forward-network) cannot: 73 to 79 percent right instead of all.
-#
-# An ablation of your own needs the same care: a learning rate for each model, with the best inside the range that you
-# tried, several seeds, and what guessing scores. A part also takes its parameters along, so compare with a model of
-# equal size. And train longer before you say *cannot* instead of *not yet*.
+#   layer](#can-one-layer-add-without-a-feed-forward-network) does not in 600 steps: 73 to 79 percent right instead of
+#   all.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1083,9 +1083,9 @@ assert min(slow[None]) == 1
 # In three layers it did no harm to leave out the norms, and great harm to leave out the residual connection around
 # attention. To see why, take more layers. Let 16 random words, vectors of width 64, pass through 24 layers of nothing
 # but attention, before any training. Their matrices have *Glorot's initialisation*, `xavier_uniform_`: the entries of a
-# square one have the variance $1/D$, so on average a projection leaves the size of a vector unchanged. (Feed-forward
-# networks are left out here. [Whole post-norm layers](#does-training-agree) become alike, too.) The layers are joined
-# in one of four ways:
+# square one have the variance $1/D$. An entry of the result is a sum of $D$ products, so on average a projection leaves
+# the size of a vector unchanged. (Feed-forward networks are left out here. [Whole post-norm
+# layers](#does-training-agree) become alike, too.) The layers are joined in one of four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1188,13 +1188,13 @@ show_stacks(
 #
 # *Added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a tenth over these 24
 # layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them. Write a word as
-# $c + w$, what is common to all and what is its own, and let $c$ have size 1. Attention adds another common vector. If
-# this has size 1, too, the new common part has size $\sqrt 2$, because the matrices are random, and random vectors are
-# nearly at right angles. The word's own part is still $w$, so its share has fallen by a factor of $\sqrt 2$. From then
-# on this happens in every layer of post-norm and of *added*: post-norm scales the stream back to the size of what is
-# added, and in *added* what is added grows with the stream. In pre-norm attention reads a normalised copy. So it goes
-# on adding vectors of size 1 while the stream grows, and each layer lowers the share by less than the one before ([in
-# numbers](#how-fast-do-words-become-alike)).
+# $c + w$, what is common to all and what is its own, and let $c$ have size 1. Attention adds another common vector.
+# $W_V$ and $W_O$ keep sizes, so that vector has size 1, too. Then the new common part has size $\sqrt 2$, because the
+# matrices are random, and random vectors are nearly at right angles. The word's own part is still $w$, so its share has
+# fallen by a factor of $\sqrt 2$. From then on this happens in every layer of post-norm and of *added*: post-norm
+# scales the stream back to the size of what is added, and in *added* what is added grows with the stream. In pre-norm
+# attention reads a normalised copy. So it goes on adding vectors of size 1 while the stream grows, and each layer
+# lowers the share by less than the one before ([in numbers](#how-fast-do-words-become-alike)).
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $a$
 # to one and $1 - a$ to the other. It receives $a v + (1 - a) v = v$, whatever $a$ is. $W_Q$ acts only through such
@@ -1210,8 +1210,7 @@ show_stacks(
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
 #   square root of the number of sublayers. Then 24 additions of size $1/\sqrt{24}$, nearly at right angles, are
 #   together only as large as the word itself. Measured, the own share is above 0.9 after 24 layers, in *added*,
-#   post-norm and pre-norm. (If all that is added were common to the words, it would be 0.7. While words still differ,
-#   attention adds less than that.)
+#   post-norm and pre-norm.
 #
 
 # %% tags=["proof"]
@@ -1364,12 +1363,13 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # within 600 steps: pre-norm, and post-norm from the small initialisation. Post-norm with Glorot's initialisation (own
 # share 0.02) is right in 26 percent of the cases, no more than if it always gave the most frequent digit. It is slow,
 # but not stuck: at a low learning rate it learns after 2,200 to 2,600 steps. This is a pattern and no proof, since
-# pre-norm also gives gradients a path through no norm, but [three more stacks](#three-more-deep-stacks) fit it.
+# pre-norm also gives gradients a path past all norms but the final one, but [three more
+# stacks](#three-more-deep-stacks) fit it.
 #
-# *No norm*, with 0.03, has a second fault: its [numbers explode](#how-do-size-and-gradient-change-with-the-layer). So a
-# norm prevents the explosion. It does not always prevent the collapse. What helps against that is anything that keeps
-# each layer's addition small beside the stream. And three layers learned without norms, but twelve do not: a shallow
-# model is no test of a deep one.
+# *No norm* (own share 0.03) has a second fault: its [numbers explode](#how-do-size-and-gradient-change-with-the-layer).
+# So a norm prevents the explosion. It does not always prevent the collapse. What helps against that is anything that
+# keeps each layer's addition small beside the stream. And three layers learned without norms, but twelve do not: a
+# shallow model is no test of a deep one.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small init": 6, "no norm, small init": 5}
@@ -1830,6 +1830,10 @@ for without in single:
 # such scores get all 100 cases right](#why-can-a-sum-not-add-digits). Norms and word-dependent weights get round this,
 # but slowly: after 2,000 steps, at a learning rate of 0.005, 97 percent are right.
 #
+# An ablation of your own needs the same care: a learning rate for each model, with the best inside the range that you
+# tried, several seeds, and what guessing scores. Train longer before you say *cannot* instead of *not yet*. And a part
+# takes its parameters along, so compare with a model of equal size, too (we did not).
+#
 # ### Why can a sum not add digits?
 #
 # Let the score of answer $c$ be $u_c(a) + v_c(b)$ when the two digits are $a$ and $b$. If the right answer won in all
@@ -1910,8 +1914,9 @@ show_stacks(
 #
 # *Added* has the opposite fault. In the top layer scores are products of huge vectors, so more than 99 in 100 queries
 # give practically all their weight to one word, and a small change of $W_Q$ does not alter that. Only the few undecided
-# queries contribute a gradient, and huge vectors enter it as factors, so its length is about a thousand. Each layer
-# further down enlarges it again, so in the first layers it is about a million times as large.
+# queries contribute a gradient, and huge vectors enter it as factors, so its length is about a thousand. On its way
+# down, the stream's gradient grows in every layer, so in the first layers that of $W_Q$ is about a million times as
+# large.
 
 # %% [markdown]
 # Here are the stacks after their last layer, and three more, in which attention's output is divided by $\sqrt{24}$:
@@ -1975,9 +1980,9 @@ assert [step is None for step in three["learned_at"]].count(True) == 1
 # the gradients of the last layers' feed-forward networks start larger. ($W_2$ acts on every word by itself, so words
 # that are alike do not starve it.) Measured here, in twelve layers, that of the last $W_2$ has a length of 0.41 with
 # post-norm and 0.10 with pre-norm. So, they argue, full steps at once go wrong: the loss rises, or stays where it is,
-# and does not recover. (Adam divides the size of a gradient out, so the size cannot be the whole reason. Its averages
-# also rest on few batches at first, [chapter 11](11_training.ipynb#warm-up-and-schedule).) After the warm-up, they
-# find, these gradients are smaller, so the learning rate may be large.
+# and does not recover. After the warm-up, they find, these gradients are smaller, so the learning rate may be large.
+# (Adam divides by a running estimate of the gradient's size, so the size cannot be the whole reason. At first this
+# estimate also rests on few batches: [chapter 11](11_training.ipynb#warm-up-and-schedule).)
 
 
 # %% tags=["proof"]
@@ -2025,10 +2030,9 @@ plt.show()
 
 # %% [markdown]
 # Pre-norm with warm-up tolerates the highest: every seed learns up to 0.03. Pre-norm without it, and post-norm with it,
-# get to 0.02, and post-norm without it to 0.01. (*Learned* means a loss below 0.3. Under a stricter limit one of the
-# two in the middle is ahead, and which one depends on the limit.) At a low enough learning rate, neither pre-norm nor
-# warm-up is needed here. For post-norm models of full size Xiong and others found warm-up essential, which this
-# experiment cannot show.
+# get to 0.02, and post-norm without it to 0.01. (*Learned* means a loss below 0.3. Which of the two in the middle gets
+# further depends on this limit.) At a low enough learning rate, neither pre-norm nor warm-up is needed here. For
+# post-norm models of full size Xiong and others found warm-up essential, which this experiment cannot show.
 
 # %% tags=["proof"]
 highest = {}

@@ -111,8 +111,9 @@ plt.show()
 # | may be seen | `<bos>` | `<bos>` I | `<bos>` I am | `<bos>` I am fine |
 #
 # Why is it shifted? Without the shift, each position would be asked for the very word that it is given, and would only
-# copy. And `<eos>` is wanted, too, because otherwise the model would never learn to stop. Count the words from `<bos>`,
-# 0: the row of word $t$ sees words 0 to $t$ and predicts word $t + 1$.
+# copy. And `<eos>` is wanted, too, because otherwise the model would never learn to stop: its answers would begin right
+# and then run on, while the loss looks fine. Number the given words from 0, so that `<bos>` is word 0: the position of
+# word $t$ sees words 0 to $t$ and must predict word $t + 1$.
 #
 # Later, when the model writes, at **inference**, there is no right answer to give it. The decoder runs once for each
 # word, and what it has written goes in again:
@@ -200,10 +201,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# For the answer, the padding mask matters only when padding stands on the left. On the right, as here, the causal mask
-# alone hides it from all real words, and the padding mask is kept for batches that are padded on the left. For the
-# question it matters on both sides, because no causal mask is used there. (The row of `<pad>` is computed, too, but the
-# loss ignores it.)
+# With padding on the right, as here, the causal mask alone would do for the answer. (Do not pad it on the left: in the
+# model below, a row that may see nothing becomes NaN.) The question needs its padding mask, because no causal mask is
+# used there. (The row of `<pad>` is computed, too, but the loss ignores it.)
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -289,8 +289,8 @@ quiz.one_choice(
 # predict would receive nothing.)
 #
 # The formula does not change, but the matrix of weights has a row for each word of the answer, $T$, and a column for
-# each word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$, beside $(B, H, T, T)$ in the
-# decoder's self-attention.
+# each word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$, where the decoder's self-attention
+# has $(B, H, T, T)$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 4 rows and 6 columns, with invented weights as shades: begin looks at you, I at are, am at how, fine at the question mark. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, fine, and an arrow W_Q leads to their queries. From the memory an arrow W_V leads right to six values, one below the other, and under these stand four results, what each row receives."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
@@ -523,7 +523,9 @@ class OneScreen(nn.Module):
 # %% [markdown]
 # The linear map in the drawing, often called the *LM head*, needs no matrix of its own. It is the target's embedding
 # matrix, used a second time: a token's logit is the dot product of its embedding with the decoder's final vector. This
-# **weight tying** saves a matrix of $V \times D$. (In the paper source and target share it, too.)
+# **weight tying** saves a matrix of $V \times D$, 16.4 million numbers for $V = 32{,}000$ and $D = 512$. One matrix can
+# do both, because words that are used alike should be similar both as input and as output. (In the paper source and
+# target share it, too.)
 #
 # The final vector comes out of a norm, so its entries have size 1. If those of the embeddings had size 1, too, a logit,
 # as a sum of $D$ products of random sign, would start near $\sqrt D$, 23 for $D = 512$, and the untrained model would be
@@ -618,13 +620,14 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 #
 # The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
 # `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer `<eos>` stays among
-# the inputs, but what is wanted there is padding, which the loss skips.) So the decoder is given the wanted words,
-# *shifted right* by one, even where it would have written others: that is **teacher forcing**.
+# the inputs, but what is wanted there is padding, which the loss skips. So `<eos>` must not share padding's number: the
+# model would never learn to stop.) So the decoder is given the wanted words, *shifted right* by one, even where it
+# would have written others: that is **teacher forcing**.
 #
-# Each word has a loss of its own. What does their average say of the whole answer? Say that the softmax gives the
-# wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of a word,
-# given the question and the words before it, so they multiply, as along a path in a tree. Their product, 0.36, is the
-# probability of the whole answer $y$ to the question $x$. With $y_{<t}$ for the words before $y_t$:
+# Each word has a loss of its own. What does their average say about the whole answer? Suppose that the softmax gives
+# the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of a
+# word, given the question and the words before it, so they multiply, as along a path in a tree. Their product, 0.36, is
+# the probability of the whole answer $y$ to the question $x$. With $y_{<t}$ for the words before $y_t$:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
@@ -661,7 +664,8 @@ def generate(model, asked, longest=8):
 
 # %% [markdown]
 # Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
-# training never showed, so mistakes can pile up: **exposure bias**. Teacher forcing cannot reveal it.
+# training never showed. This is **exposure bias**: the longer the answer, the more mistakes can pile up. The loss on
+# held-out answers cannot show this, because there the decoder is given the right words.
 #
 # `words`, folded, turns a row into text and cuts it off at its first `<eos>`, because `generate` goes on until all answers
 # have ended. `share_right` lets a model write, and returns the share of answers that are right in every word. `hold_out`
@@ -842,8 +846,8 @@ plt.show()
 
 # %% [markdown]
 # Read the row of *you*: its exponential, about 28, is 0.54 of the sum of its column. Nearly all the rest goes to *are*.
-# Of the 0.92 with which the blend begins (the number itself means nothing), *you* contributes $0.54 \cdot 0.89 = 0.48$,
-# and *are* 0.44.
+# Of the 0.92 with which the blend begins (a single entry has no meaning of its own), *you* contributes
+# $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`. A norm, the
 # feed-forward sublayer and its norm follow. A token's logit is the dot product of the result with its embedding. *I*
@@ -870,10 +874,10 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No, only writing does. But one pass gives the same logits as many, and the trained model can show it. Send `<bos>` and
-# the words that the model has written through the decoder in one pass. With the causal mask, row $t$ of its logits
-# depends on the question and on tokens 0 to $t$ alone. When the model wrote, the pass that chose word $t + 1$ received
-# exactly tokens 0 to $t$, so the last row of that pass should equal row $t$:
+# No, only writing does. In training one pass gives all logits at once, the same ones that writing computes pass by
+# pass. Send `<bos>` and the words that the model has written through the decoder in one pass. With the causal mask, row
+# $t$ of its logits depends on the question and on tokens 0 to $t$ alone. When the model wrote, the pass that chose word
+# $t + 1$ received exactly tokens 0 to $t$, so the last row of that pass should equal row $t$:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -986,8 +990,9 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # input, and the model has learned to copy it from there. That works for held-out answers, too, so loss and accuracy
 # look perfect. When the model writes, the next input is not there yet.
 #
-# A low loss says little about masks, and even good answers do not say enough: of [nine kinds of wrong
-# mask](#nine-wrong-masks), two leave nearly all answers right.
+# Here the answers are certain, so a loss near 0 is no warning. On real text, where several words are possible, it is:
+# suspect first the mask, then the shift. But a loss that looks normal does not prove the masks right, and neither do
+# good answers: of [nine kinds of wrong mask](#nine-wrong-masks), two leave nearly all answers right.
 
 # %% [markdown]
 # ## The leak test
@@ -1683,9 +1688,9 @@ verdict
 # | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
 # | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
 #
-# What speaks for which? Two stacks read the source in both directions (the encoder is *bidirectional*), encode it once,
-# and give it parameters of its own. In translation and speech recognition they remain in use. One stack has one kind of
-# layer, learns from any text without pairs, and carries on over a growing conversation. Most chat models are
+# When are two stacks the better choice, and when one? Two suit a source that is complete before the answer begins, as in
+# translation and speech recognition: the encoder is *bidirectional*, runs once, and has parameters of its own. One stack
+# is simpler, needs no division into source and target, and can go on as a conversation grows, so most chat models are
 # decoder-only ([chapter 18](18_gpt.ipynb)).
 
 # %% [markdown]
@@ -2061,9 +2066,9 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 #
 # *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Weights times mask* removes the
 # later words' weights, but their scores stay in the denominator. So the rest sums to less than 1 ([chapter
-# 4](04_self_attention.ipynb#why-minus-infinity)). The missing share grows with the later words' scores, so the length
-# of each blend betrays them. Presumably the model learns to read the next word from these lengths. *Scaled scores times
-# mask* gives each hidden word the score 0, so the later words' values stay in the blend.
+# 4](04_self_attention.ipynb#why-minus-infinity)). So how much each blend is shortened depends on which words come next.
+# Presumably the model learns to read the next word from that. *Scaled scores times mask* gives each hidden word the
+# score 0, so the later words' values stay in the blend.
 #
 # **One sees the future outside training.** The mask *in training only* is off after `model.eval()`, so *forced* and
 # *writing* both run without it. Writing uses only the last row, which may see every word anyway. But now layer 1 mixes

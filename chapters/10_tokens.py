@@ -68,9 +68,8 @@ assert not known & set(unseen)
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters; while we merge, the units
 # are called **symbols**. Count all pairs of neighbouring symbols inside words, and join the most frequent pair into one
-# new symbol. Repeat. The most frequent pair saves most, because a merge makes the text one symbol shorter wherever its
-# pair occurs (overlaps, as in *aaa*, are the exception). No symbol is given up: after four merges five letters have
-# become nine symbols.
+# new symbol. Repeat. Merging the most frequent pair shortens the text most: by one symbol wherever the pair occurs. (In
+# *aaa* the pair *a a* counts twice but can be merged only once.)
 #
 # Take four words and their counts:
 #
@@ -112,7 +111,8 @@ for step in range(1, 5):
 assert not any("ea" in symbols for symbols in words.values())
 
 # %% [markdown]
-# *Steam* is cut into *s team*, though it has nothing to do with a team: the method knows only what is frequent.
+# *Steam* is cut into *s team*, though it has nothing to do with a team: the method knows only what is frequent. Each
+# merge adds a symbol and removes none from the vocabulary: five letters and four merges make nine symbols.
 #
 # To encode a *new* word, apply the merges in the order in which they were learned. Take *seat*. The first merge, *e a*,
 # gives *s ea t*. The second, *t ea*, does not fit, because here the *t* comes after *ea*. Nor does the third, *tea m*.
@@ -182,7 +182,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | ` ?\p{L}+` | letters of any script | *␣pays* |
 # | ` ?\p{N}+` | numerals | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters | *!* |
-# | `\s+(?!\S)` | a run of white space, leaving its last character for the next word, if one follows | *a␣␣b* is cut into *a*, *␣*, *␣b* |
+# | `\s+(?!\S)` | a run of white space, but without its last character if something visible follows | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 
 # %% tags=["export"] module="tokens"
@@ -362,8 +362,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # With our four merges *eat* is symbol 259, and its ID is 262.
 #
 # One more special token would shift the IDs of all bytes and merges. A trained model knows a token only by its ID, so
-# choose the special tokens before training. The model cannot use another tokenizer: 262 would be another piece of text.
-# No error is raised as long as the IDs fit the embedding table. The model reads a different text, and answers nonsense.
+# choose the special tokens before training. With another tokenizer 262 would be another piece of text. As long as the
+# IDs fit the embedding table there is no error, only nonsense.
 #
 # ### The tokenizer
 #
@@ -375,10 +375,10 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # rank 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds
 # instead of four merges, and a large tokenizer has thousands of merges.
 #
-# The result is the same as from going through all merges in order: every new pair contains the new symbol, so it was
-# learned after that symbol. The rank taken can only rise, so nothing that was skipped comes back. (In the code `&`
-# keeps the pairs that have a rank.) `_cache` keeps results, because frequent words come back. `encode` puts `<bos>` and
-# `<eos>` around a text only when asked, as for the sentences that a decoder learns to write.
+# The result is the same as from going through all merges in order: every new pair contains the new symbol, so if it was
+# learned at all, it was learned later. The rank taken can only rise, so nothing that was skipped comes back. (In the
+# code `&` keeps the pairs that have a rank.) `_cache` keeps results, because frequent words come back. `encode` puts
+# `<bos>` and `<eos>` around a text only when asked, as for the sentences that a decoder learns to write.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -645,7 +645,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # models.)
 #
 # **Fertility**, the average number of tokens per word, shows how far texts have shrunk. Here it is on held-out
-# captions; a word, unlike before, is what stands between two spaces.
+# captions; here a word is whatever stands between two spaces, with its punctuation.
 
 # %% tokens per word, and rare tokens tags=["hide-input"]
 print("            tokens per word                 share of merged")
@@ -660,15 +660,15 @@ for row in captions["sizes"]:
 # From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third. From 8,000 to 32,000 they
 # get shorter by a further tenth at most, and by then 98 percent of the merged tokens are rare. French was absent from
 # the training text, so fewer merges fit, and from a vocabulary of 2,000 on it needs about twice as many tokens per word
-# as English. So French costs about twice the computation, and more in attention, and only half as many of its words fit
+# as English. So French costs about twice the computation (in attention more), and only half as many of its words fit
 # into the model's **context window**, the tokens that it can read at once. Large models, too, tend to cost most in the
 # languages that their tokenizers saw least.
 #
-# Which size is best? Rarity looks like a cost, but only trained models can tell. Rare tokens make up less of a running
-# text than of the vocabulary, and in [our trials](#which-vocabulary-is-best), which went up to 16,000, the largest
-# vocabulary did best, though nearly all of its merged tokens are rare. (In translation, small vocabularies help small
-# corpora.) So train a few sizes, and compare their cost and their loss on held-out text [per
-# byte](#which-vocabulary-is-best), because longer tokens are fewer and each is harder to predict.
+# Which size is best? The share of rare tokens does not say. Rare tokens make up less of a running text than of the
+# vocabulary, and in [our trials](#which-vocabulary-is-best), which went up to 16,000, the largest vocabulary did best,
+# though nearly all of its merged tokens are rare. (In translation, small vocabularies help small corpora.) So train a
+# few sizes, and compare their cost and their loss on held-out text [per byte](#which-vocabulary-is-best), because
+# longer tokens are fewer and each is harder to predict.
 #
 # The original transformer had 37,000 tokens for English and German together. Today's models often have 100,000 or more.
 # With more training text each token occurs more often, and in a large model the embeddings are a small share of the
@@ -791,8 +791,8 @@ assert convenient.decode(convenient.encode(message)) != message
 #
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
 # fill the batches in this order. The price is that a batch is no longer a random sample of all lengths: each gradient
-# comes from one length, so gradients vary more from batch to batch. (A common compromise sorts inside random chunks of
-# the data.)
+# comes from sentences of nearly one length, so gradients differ more from batch to batch. (A common compromise sorts
+# inside random chunks of the data.)
 #
 # We also limit each batch by its tokens, because memory and time grow with them. Padding counts: the size of a batch is
 # the number of its sentences times the length of the longest.
@@ -876,10 +876,10 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. At 46 percent padding a model would compute about 1.8 times as many
-# positions. With at most 2,000 tokens in each batch 2 percent are padding instead of 1, but the memory of every batch
-# stays within bounds. The order of the batches is random, or the model would get all short sentences first, and might
-# forget them over the long ones. Here are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding. With 46 percent padding, a model computes about 1.9 times as many
+# positions as there are tokens. With at most 2,000 tokens in each batch 2 percent are padding instead of 1, but the
+# memory of every batch stays within bounds. The order of the batches is random, or the model would get all short
+# sentences first, and might forget them over the long ones. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: three quarters as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)

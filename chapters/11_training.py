@@ -117,7 +117,8 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # The loss is the mean of the last column over the real targets, those that are not padding:
 # $(0.357 + 1.386) / 2 = 0.871$. It is also called the *cross-entropy*, and its unit is the *nat*, since the logarithm
 # is the natural one. The *perplexity* is $e^{0.871} = 2.39$: the model is as unsure as if it guessed among 2.39 equally
-# likely tokens.
+# likely tokens. (Both are *per token*, so between two tokenizers compare the loss [per
+# byte](10_tokens.ipynb#which-vocabulary-is-best).)
 #
 # Only the right token's probability counts. A model that knows nothing, as in the second row, gives each of $V$ tokens
 # the probability $1/V$, so its loss is $-\ln(1/V) = \ln V$, and its perplexity is $V$. Expect a loss of $\ln V$ before
@@ -203,8 +204,9 @@ quiz.number(
 # **Predict first.** Must the model write whole translations, word by word, before we can count the exact ones?
 #
 # No. Feed it the true words (teacher forcing). As long as every prediction is right, its own words *are* the true
-# words, so both ways see the same input. After the first mistake the sentence counts as wrong in both. So one pass
-# tells which sentences the model would get right by *greedy decoding*, always taking the likeliest token.
+# words, so a model that writes alone would see the same input. After the first mistake the sentence is wrong either
+# way. So one pass tells which sentences the model would get right by *greedy decoding*, always taking the likeliest
+# token.
 #
 # The folded `evaluate` computes all three in this way.
 
@@ -454,13 +456,12 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # In chapter 7 every parameter moved by its gradient times one learning rate. But gradients differ in size, often by
 # orders of magnitude.
 #
-# Does a large gradient mean that its parameter should go far? No. Measure a length in kilometres instead of metres. The
-# number that stands for it becomes a thousand times smaller, and so does the change that it needs. But the same change
-# of the number now has a thousand times the effect, so its gradient is a thousand times *larger*. So a learning rate
-# that suits one parameter can be far too large or too small for another: in the example the right ones differ by a
-# million. For each parameter Adam keeps the sign that its gradients agree on, and divides their usual size out. The
-# learning rate then sets the scale of all steps. This works well if parameters need to move by similar distances, which
-# Adam does not ensure. (In the example they still differ by a thousand.)
+# Does a large gradient mean that its parameter should go far? No. Let one parameter be a length in metres, and store it
+# in kilometres instead. It needs a change a thousand times smaller, yet its gradient is a thousand times *larger*. So
+# it needs a learning rate a million times smaller. A learning rate that suits one parameter can be far too large or too
+# small for another. For each parameter Adam keeps the sign that its gradients agree on, and divides their usual size
+# out. The learning rate then sets the scale of all steps. This works well if parameters need to move by similar
+# distances, which Adam does not ensure.
 #
 # ### Adam
 #
@@ -479,8 +480,7 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps the
 # gradients' weights sum to $1 - \beta^n$ instead of 1, so $m$ and $v$ are each divided by this sum (**bias
-# correction**; without it the first step would be $0.1 / \sqrt{0.02} = 0.71$ times as long, and with $\beta_2 = 0.999$,
-# PyTorch's default, $0.1 / \sqrt{0.001} = 3.2$ times):
+# correction**):
 #
 # $$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
 #
@@ -497,8 +497,9 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 
 # %% [markdown]
 # Both move equally far, by the whole learning rate. Check it on paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, bias
-# correction divides them by 0.1 and 0.02, which leaves $g / \sqrt{g^2}$, 1 or −1. Adam has seen one gradient, and steps
-# by its sign alone, whether that gradient is signal or noise.
+# correction divides them by 0.1 and 0.02, which leaves $g / \sqrt{g^2}$, 1 or −1. (Without the correction this step
+# would be $0.1 / \sqrt{0.02} = 0.71$ times as long. With PyTorch's default $\beta_2 = 0.999$ it would be 3.2 times as
+# long.) Adam has seen one gradient, and steps by its sign alone, whether that gradient is signal or noise.
 #
 # From the second step on it matters whether gradients agree: where they do not, steps are shorter. For the gradients 1,
 # −1 and 1:
@@ -523,10 +524,10 @@ assert np.allclose(adam.state[parameter]["exp_avg"], 0.091)
 # %% [markdown]
 # ### Warm-up and schedule
 #
-# Early in a run $m$ and $v$ rest on only a few batches, so Adam's steps can be wrong in direction and length, and
-# overshoot. This is one reason for *warm-up*: the learning rate begins near 0 and grows. Later the learning rate should
-# shrink again, because a model that keeps jumping by the same distance does not settle. The paper's **schedule** does
-# both:
+# Adam's first step follows one batch at full length, and for a while $m$ and $v$ rest on few batches, so early steps
+# can go far in a wrong direction. This is one reason for *warm-up*: the learning rate begins near 0 and grows. (Without
+# it the loss may jump in the first steps, or stay on a plateau.) Later the learning rate should shrink again, because a
+# model that keeps jumping by the same distance does not settle. The paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
@@ -615,14 +616,14 @@ plt.show()
 #
 # Warm-up protects the beginning of a run, and **gradient clipping** protects every step. Now and then a sentence gives
 # a huge gradient, and in plain gradient descent one such step can undo many good ones. Adam bounds that one step, but
-# [the steps after it suffer](#why-clip-if-adam-divides-the-size-out). In $m$ the huge gradient keeps pushing in its own
-# direction for a while. In $v$ it stays longer still, so when the push has faded, the steps are too short.
+# [the steps after it suffer](#why-clip-if-adam-divides-the-size-out).
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
-# $(0.6, 0.8)$. (Clipping each entry at 0.5 turns $(0.3, 4)$ into $(0.3, 0.5)$, another direction. A smaller learning
-# rate shortens all steps.) Log the norm: if it is often huge, look for the cause, and after a jump go back to a
-# checkpoint.
+# $(0.6, 0.8)$. Why not clip each entry? At 0.5 the vector $(0.3, 4)$ would become $(0.3, 0.5)$, another direction. Why
+# not a smaller learning rate? It would shorten every step. Log the norm: if nearly every step is still clipped after
+# the warm-up, the limit singles out nothing, so raise it. If the loss jumps and stays high, go back to a checkpoint
+# from before the jump, and skip the batches that caused it.
 #
 # ## What was needed?
 #
@@ -630,7 +631,7 @@ plt.show()
 # first:** which can be left out here, Adam, warm-up, clipping, a learning rate that falls all the way to 0, or label
 # smoothing?
 #
-# Any one of them, at a mean cost of about one percentage point at most (one at a time; [all
+# Any one of the five: leaving it out costs about one percentage point at most ([all
 # figures](#what-was-needed-in-figures)):
 #
 # | recipe, 600 steps | test numbers right |
@@ -644,11 +645,10 @@ plt.show()
 # | a tenth of the learning rate | 83% |
 # | ten times the learning rate | 0% |
 #
-# Our task is easy; larger ones often are not. And why Adam? A likely reason is that much of ordinary text consists of
-# words that are each rare, and plain gradient descent is [slow for these](#what-was-needed-in-figures). What matters
-# most here is the learning rate. To find one, try values a factor of 3 apart in short runs, and choose on the
-# validation numbers; if the best is the largest or the smallest, try further. (Symptoms of a wrong one are
-# [below](#symptoms).)
+# And why Adam? A likely reason is that much of ordinary text consists of words that are each rare, and plain gradient
+# descent is [slow for these](#what-was-needed-in-figures). What matters most here is the learning rate. To find one,
+# try values a factor of 3 apart in short runs, and choose on the validation numbers; if the best is the largest or the
+# smallest, try further.
 #
 # Larger tasks often do need warm-up; [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found
 # warm-up essential for full-size post-norm models, whose gradients near the output are large at first.
@@ -714,8 +714,9 @@ for name, seeds in few.items():
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep a copy of the parameters that had the lowest loss, the dots in the figure. (The trainer below keeps such a
-#   copy, but never stops early.) In row *none* every seed gets three to six percentage points more right at the end
-#   than at its dot. So if right answers matter, keep the model that gets the most right.
+#   copy, but never stops early.) In row *none* more numbers are right at the end than at the dots, although the
+#   validation loss is higher: with every seed by three to six percentage points. So if right answers matter, keep the
+#   model that gets the most right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, apart from a jump halfway that we have not explained. Here
 #   it is done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`; for larger
@@ -728,11 +729,11 @@ for name, seeds in few.items():
 # spread, so the loss decides: decay 1. The test numbers had no part in this choice, and of these it gets 91.5 percent
 # right, against 38.1 without a remedy.
 #
-# More data helps most: with 20,000 numbers none of this was needed. So where your own validation loss rises, confirm
-# first: `evaluate` on part of the *training* set. If that loss is far lower, it is overfitting; if both are high, look
-# for a bug. Then keep the best checkpoint, get more data, try dropout and a stronger decay, and last a smaller model.
-# Large language models read most of their text about once, so they hardly overfit, and usually have no dropout or label
-# smoothing, but some weight decay.
+# More data helps most: with 20,000 numbers none of this was needed. If your own validation loss rises, first run
+# `evaluate` on part of the *training* set. If that loss is far lower, the model overfits: keep the best checkpoint, get
+# more data, try dropout and stronger decay, and last a smaller model. If it is high too, look at the learning rate, or
+# for a bug. Large language models read most of their text about once, so they hardly overfit, and usually have no
+# dropout or label smoothing, but some weight decay.
 
 # %% tags=["proof"]
 by_seed = {

@@ -122,8 +122,8 @@ plt.show()
 # *not* end go on; they are called *live*. (An ending that is not among the two best is dropped:
 # [why](#when-does-beam-search-stop).)
 #
-# A product of many probabilities is tiny, so the code adds their logarithms (**log-probabilities**). Their sum is the
-# product's logarithm, so the ranking stays the same.
+# A product of many probabilities is tiny, so the code adds their logarithms (**log-probabilities**). The ranking stays
+# the same.
 
 # %% tags=["nbval-check-output"]
 beam, live, ended = 2, [(0.0, [1])], []  # sums, tokens; 1 is <bos>, 2 <eos>
@@ -204,12 +204,12 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # |---|---|
 # | `len(state)` | says how many rows there are |
 # | `state.step(tokens)` | reads one more token for each row, and returns the logits $(B, V)$ of what may follow |
-# | `state.select(rows)` | keeps these rows, in this order. A finished sentence's row is left out. In beam search every hypothesis is a row, named twice when two kept ones continue it |
+# | `state.select(rows)` | keeps these rows, in this order. A finished sentence's row is left out. In beam search every hypothesis is a row; if two kept hypotheses continue the same one, `rows` names it twice |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# `Decoding` is the type of a state, and `Table`, folded, is one for the little model above. `generate` is the loop: ask
-# for the logits, rule out padding and begin, choose. Rows that chose the end leave, and the others append their token.
-# (The `decoding.check…` calls catch mistakes.)
+# `Table`, folded, is a state for the little model above; the type of all states is `Decoding`. `generate` is the loop:
+# ask for the logits, rule out padding and begin, choose. Rows that chose the end leave, and the others append their
+# token. (The `decoding.check…` calls catch mistakes.)
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -307,8 +307,7 @@ class Recompute:
 
 # %% [markdown]
 # `beam_search`, folded, does for a batch what the short beam search above did for one sentence, with the length
-# penalty. To the model each hypothesis is a row, and after each step `select` gets the rows that the kept ones came
-# from. In the example:
+# penalty. After each step `select` gets the rows that the kept hypotheses came from. In the example:
 #
 # | row | before | after | comes from row |
 # |---|---|---|---|
@@ -510,7 +509,7 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# The beam gets a few more numbers right with every seed, at four times the cost.
+# The beam gets a few more numbers right with every seed, but the decoder has four times as many rows to compute.
 #
 # Is a wrong output the fault of the search or of the model? If the right sentence scores higher than the one that was
 # written, the search has failed. If not, a better search cannot help, since by this score the model prefers a wrong
@@ -621,7 +620,7 @@ plt.show()
 assert nucleus_size == 7 and np.allclose([sure.sum(), unsure.sum()], 1)
 
 # %% [markdown]
-# **By hand**, five probabilities under the first three options:
+# **By hand**, five probabilities under each option:
 #
 # | | | | | | |
 # |---|---|---|---|---|---|
@@ -630,17 +629,23 @@ assert nucleus_size == 7 and np.allclose([sure.sum(), unsure.sum()], 1)
 # | temperature 2 | 0.348 | 0.246 | 0.191 | 0.130 | 0.085 |
 # | top-k, $k = 2$ | 0.667 | 0.333 | 0 | 0 | 0 |
 # | top-p, $p = 0.8$ | 0.556 | 0.278 | 0.167 | 0 | 0 |
+# | min-p, a tenth of the likeliest | 0.515 | 0.258 | 0.155 | 0.072 | 0 |
 #
 # Temperature 0.5 doubles the logits, which squares the probabilities ($e^{2x} = (e^x)^2$); the squares are then divided
 # by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough; after temperature 0.5 two
-# are enough, and after temperature 2 it needs four. So the order matters: the code applies temperature, then top-k,
+# are enough, and after temperature 2 four are needed. So the order matters: the code applies temperature, then top-k,
 # then top-p.
 #
-# [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose min-p for high temperatures. Whether its texts
-# are better is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)), and the code leaves it out.
+# [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose min-p for high temperatures: there thousands of
+# unlikely words together have so large a share that top-p lets many in, whereas min-p judges each word alone. Whether
+# its texts are better is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)), and the code leaves
+# it out.
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
+five = np.array([0.5, 0.25, 0.15, 0.07, 0.03])
+enough = np.where(five >= 0.1 * five.max(), five, 0)
+assert (enough / enough.sum()).round(3).tolist() == [0.515, 0.258, 0.155, 0.072, 0]
 
 # %% tags=["export"] module="generation"
 
@@ -740,9 +745,9 @@ for options in (
 
 # %% [markdown]
 # Without any option, about a fifth are right, because one wrong token spoils a number. (The � is a byte that does not
-# make a whole character.) Each option tried brings the share nearer to that of greedy decoding. After training with
-# label smoothing, draws without any option are right less than one time in eight
-# ([why](#why-are-draws-after-label-smoothing-so-poor)).
+# make a whole character.) Each option tried brings the share nearer to that of greedy decoding. (This shows only what
+# the tail costs, not the variety that sampling brings.) After training with label smoothing, draws without any option
+# are right less than one time in eight ([why](#why-are-draws-after-label-smoothing-so-poor)).
 #
 # So which method for what? Where the source ties the answer down, as in translation, take a narrow beam, or greedy
 # decoding. For stories and conversation, draw, and cut off the tail.
@@ -794,7 +799,8 @@ quiz.one_choice(
 # Because of the causal mask an earlier token never sees a later one, so its vectors stay the same in every layer when
 # more tokens are written. The new token's query is compared with the earlier keys and its own key, and the weights
 # blend the values. The earlier queries have done their work, so keep only the earlier keys and values: this is the **KV
-# cache**.
+# cache**. (If an earlier token is changed or inserted, keep only the keys and values before it, and compute the rest
+# again.)
 #
 # The keys and values of cross-attention come from the encoder's output and never change, so they are computed once.
 
@@ -846,7 +852,7 @@ plt.show()
 #
 # `KVAttention` does that for all heads of a batch, with the parameters of the attention of [chapter
 # 7](07_learning.ipynb#let-the-machine-do-it). It starts with the keys and values of the vectors that it is given.
-# `extend` first keeps those of new tokens and then attends; `attend` keeps nothing.
+# `extend` first keeps those of new tokens and then attends; `attend` attends to what is kept, and adds nothing.
 
 # %% tags=["export"] module="generation"
 from dotformer.attention import MultiHeadAttention
@@ -892,8 +898,8 @@ class KVAttention:
 
 # %% [markdown]
 # For each decoder layer `KVCache` has two such objects. The one for self-attention starts empty and grows with the
-# target; `memory[:, :0]`, empty, only gives it its shape. The one for cross-attention keeps the memory's keys and
-# values, and never grows.
+# target; `memory[:, :0]`, empty, gives it its shape. The one for cross-attention keeps the memory's keys and values,
+# and never grows.
 
 
 # %% tags=["export"] module="generation"
@@ -954,9 +960,8 @@ class KVCache:
 # - It does need the padding mask of the *source*: padded positions have keys like any others.
 #
 # A given text, such as a chat model's *prompt*, is read in one pass, the **prefill**, which fills the cache. That is
-# faster than one `step` for each token. (`KVCache` has no prefill, because its target starts from `<bos>`; [the GPT
-# below](#a-gpt-with-a-cache-in-one-file) has one.) In a prefill the new tokens *do* need a causal mask, among
-# themselves ([why](#several-tokens-at-once)).
+# faster than one `step` for each token. ([The GPT below](#a-gpt-with-a-cache-in-one-file) has one.) In a prefill the
+# new tokens *do* need a causal mask, among themselves ([why](#several-tokens-at-once)).
 #
 # At each step the cache must give the logits that one pass over the whole target gives (teacher forcing), also after
 # `select` has moved and repeated sentences:
@@ -996,8 +1001,7 @@ for search in (greedy, partial(beam_search, beam=4)):
     ]
 
 # %% [markdown]
-# With dropout off this is rounding, because the same products are added in another order. For sixty of the numbers
-# above `greedy` and `beam_search` write the same with `KVCache` and `Recompute`.
+# With dropout off this is rounding, because the same products are added in another order.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1132,8 +1136,9 @@ with torch.no_grad():
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# Only the first step is right. From then on self-attention cannot tell the order of the words written. The shapes are
-# right and the output is still words, so you would blame the model. Only the check shows it.
+# Only the first step is right. From then on every word carries the first position, and order shows only indirectly,
+# through what each word has read. The shapes are right and nothing crashes, so you would blame the model. Only the
+# check finds the mistake.
 
 # %% [markdown]
 # ## Several tokens for the price of one
@@ -1156,21 +1161,22 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # | *acht* | not looked at | *hundert* | dropped, right or not |
 # | *hundert* | not looked at | none | had all four been right, a fifth token for free |
 #
-# A row depends only on the tokens up to its own, so the rows count up to the first wrong token. With greedy decoding a
-# drafted token is kept if it is the large model's choice. The first that is not is replaced by that choice, and the
-# rest are dropped. The cache is cut back to the last token that was kept. Here three tokens come from one pass. Except
-# for rounding, the text is what the large model would have written alone. Drafting costs time, too: for our small
-# models there is [little gain, or a loss](#does-a-small-draft-model-pay-off).
+# A row depends only on the tokens up to its own, so each row can be used up to the one whose choice differs from what
+# was drafted. With greedy decoding a drafted token is kept if it is the large model's choice. The first that is not is
+# replaced by that choice, and the rest are dropped. The cache is cut back to the last token that was kept. Here three
+# tokens come from one pass. Except for rounding, the text is what the large model would have written alone. Drafting
+# costs time, too: for our small models there is [little gain, or a loss](#does-a-small-draft-model-pay-off).
 #
 # It works with sampling, too. Say that the draft model gives *acht* the probability 0.5, and the large model only 0.3.
 # Where *acht* is drafted, keep it three times in five, because $0.5 \cdot 0.6 = 0.3$. In place of a rejected token draw
-# one of those to which the draft model gives too little probability. In general, with $p(x)$ from the large model and
-# $q(x)$ from the small one, a drafted token $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is
-# drawn with probabilities proportional to $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. Then
-# every token is written as often as if the large model had drawn it
-# ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model only costs speed ([how
-# much?](#how-many-tokens-does-a-pass-give)). With many short texts at once the device is busy already, and the gain
-# shrinks or is lost.
+# one of those to which the draft model gives too little. Here *acht* is drafted and rejected with probability
+# $0.5 \cdot 0.4 = 0.2$. If the large model gives *sieben* 0.3, the draft model only 0.1, and no other token gets too
+# little, *sieben* always replaces it: $0.1 + 0.2 = 0.3$. In general, with $p(x)$ from the large model and $q(x)$ from
+# the small one, a drafted token $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is drawn with
+# probabilities proportional to $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. Then every token is
+# written as often as if the large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)), and a poor
+# draft model only costs speed ([how much?](#how-many-tokens-does-a-pass-give)). With many short texts at once the
+# device is busy already, and the gain shrinks or is lost.
 
 # %% [markdown]
 # ## Exercises
@@ -1669,8 +1675,8 @@ assert apart < 1e-4
 #   So serving systems hand memory out as each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others,
 #   2023](https://arxiv.org/abs/2309.06180)).
 #
-# And where a text outgrows the context, the oldest entries can be dropped (a *sliding window*). Above the first layer,
-# those that are kept have still read them.
+# And where a text outgrows the context, the oldest entries can be dropped (a *sliding window*). In higher layers the
+# kept entries still contain what they took from the dropped tokens.
 
 # %% [markdown]
 # ### Does a small draft model pay off?
@@ -1816,5 +1822,6 @@ print(
 assert np.allclose(accepted + replaced, large)
 
 # %% [markdown]
-# Added up these are 0.6, 0.3 and 0.1, the large model's own probabilities. To test code, draw some 100,000 tokens for
-# one prompt both ways. The frequencies should differ by chance alone, about $\sqrt{p (1 - p) / N}$ for $N$ draws.
+# Added up these are 0.6, 0.3 and 0.1, the large model's own probabilities. To test code, draw $N = 100{,}000$ tokens
+# after one prompt with speculative sampling, and as many from the large model alone. The two frequencies of a token $x$
+# should differ only by chance, by about $\sqrt{2\,p(x)\,(1 - p(x)) / N}$.
