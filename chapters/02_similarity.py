@@ -375,8 +375,8 @@ plt.show()
 #
 # **For keys of equal length all three rank alike**, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\,q \cdot k$, and then
 # only $q \cdot k$ differs between keys. The transformer of 2017 keeps the lengths. So a key that says yes to
-# everything, such as $(9, 9, 9)$, can win too often: it scores 18 for *every* question that asks for one feature with a
-# 2. But training can shorten such a key, and lengthen one that is often worth finding.
+# everything, such as $(9, 9, 9)$, can win too often: it scores 18 for *every* question that asks with a 2 for one
+# feature. Training can shorten such a key, and lengthen one that is often worth finding.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
