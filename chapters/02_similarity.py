@@ -329,14 +329,14 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # %% [markdown]
 # Now tea is most like itself.
 #
-# One trap: a vector of zeros has no direction, and so no cosine. Divided by its length it would be 0/0, which is NaN
-# (*not a number*), so `normalize` raises an error for it.
+# One trap: a vector of zeros, such as that of *pays* above, has no direction, and so no cosine. Divided by its length
+# it would be 0/0, which is NaN (*not a number*), so `normalize` raises an error for it.
 #
 # ### Dot product or cosine: which does a transformer use?
 #
-# The original transformer uses the dot product, divided by a number that depends only on the keys' width (chapter 3
-# derives it). So the lengths of keys count. What difference does that make? Compare three keys with *what gets paid?*,
-# $(0, 2, 0)$: the plain *debts*, a longer one, and a word that says yes to everything:
+# The original transformer uses the dot product, divided by a fixed number, the same for all keys (chapter 3 derives
+# it). A key's own length is not divided out, so it counts. What difference does that make? Compare three keys with
+# *what gets paid?*, $(0, 2, 0)$: the plain *debts*, a longer one, and a word that says yes to everything:
 #
 # | key | distance | cosine | dot product |
 # |---|---|---|---|
@@ -374,9 +374,10 @@ plt.show()
 # | good for | a look-up in which some keys should win more often | asking which texts are alike: direction shows what a text says, and length often only how much of it there is | measured quantities, where more is not better: $(0, 9, 0)$ really differs from $(0, 3, 0)$ |
 #
 # **For keys of equal length all three rank alike**, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\,q \cdot k$, and then
-# only $q \cdot k$ differs between keys. The transformer of 2017 keeps the lengths. So a key that says yes to
-# everything, such as $(9, 9, 9)$, can win too often: it scores 18 for *every* question that asks with a 2 for one
-# feature. Training can shorten such a key, and lengthen one that is often worth finding.
+# only $q \cdot k$ differs between keys. The transformer of 2017 keeps the lengths. So that what is not asked for costs
+# nothing has a price: a key that says yes to everything, such as $(9, 9, 9)$, can win too often: it scores 18 for
+# *every* question that asks with a 2 for one feature. Training can shorten such a key, and lengthen one that is often
+# worth finding.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -410,10 +411,10 @@ quiz.number(
 # ## How alike are strangers?
 #
 # In the original transformer the vector of a word has 512 entries, and the queries and keys, which chapter 4 makes from
-# words, have 64. Is a cosine of 0.5 a lot there? Before we trust a high score, we must know what score chance gives. So
-# take strangers: every entry is drawn independently from a normal distribution with mean 0 and variance 1. For 10,000
-# pairs of each width, the code below prints the *typical size* of the cosine, the root of the mean of its square
-# (**RMS**).
+# words, have 64. Is a cosine of 0.5 a lot there? Before we trust a high score, we must know how high a score chance
+# alone can give, and chapter 3 will need that number to keep scores in range. So take strangers: every entry is drawn
+# independently from a normal distribution with mean 0 and variance 1. For 10,000 pairs of each width, the code below
+# prints the *typical size* of the cosine, the root of the mean of its square (**RMS**).
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -471,10 +472,10 @@ assert round(1e5 * density[abs(cosines) > 0.5].sum() / density.sum()) == 2
 # Where do such vectors come from? Behind them is the **distributional hypothesis**, which J. R. Firth put in one line:
 # "You shall know a word by the company it keeps". *Tea* and *coffee* stand in the same kinds of sentences, after
 # *drink* and *a cup of*. Now suppose that a model is trained on a lot of text to guess, from the vector of a word,
-# which words stand near it (one kind of *word2vec* does this). Every word also has a second vector, for when it is the
-# neighbour, and a neighbour's score is the dot product of this with the vector of the given word. *Tea* and *coffee*
-# have nearly the same neighbours, such as *cup*, so they need nearly the same scores with all these second vectors.
-# Similar vectors give such scores.
+# which words stand near it (one kind of *word2vec* does this). Each word has two vectors, one as the given word and one
+# as the neighbour. A pair's score is the dot product of the given word's first vector and the neighbour's second. *Tea*
+# and *coffee* have nearly the same neighbours, such as *cup*, so they need nearly the same scores with all second
+# vectors. These point in many directions, so only similar vectors give such scores.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book.
 # [Chapter 15](15_pretrained.ipynb) runs all of it. Here we need only its first part, the **embedding table**: 30,522
@@ -529,9 +530,8 @@ for word in ("tea", "debts", "python"):
 # | a word and the nearest other word | 0.58 |
 #
 # If you have chosen a pair beforehand, compare with random pairs. If you have found it by a search, compare with the
-# best of equally many by chance, because the best of many can be high by luck alone. So the 0.44 of *coffee* is hardly
-# an accident, and for a nearest word it is not exceptional. (*Python* and *serpent* have 0.29. Judged by that number
-# alone, this could be luck.)
+# best of equally many random candidates, because the best of many can be high by luck alone. So the 0.44 of *coffee* is
+# well above luck, but below the usual nearest word, which is often another form of the same word (*debt*, *debts*).
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -558,9 +558,11 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
-# The first question finds *debts*, the second *always*. One matrix product compares all pairs, which is one reason to
-# compare by dot products. Attention that does so is **dot-product attention**. The decoder of [chapter
-# 1](01_why_attention.ipynb#the-network-of-2014) used a small network for every pair (*additive attention*).
+# The first question finds *debts*, the second *always*. One matrix product compares all pairs. (Swap them, and
+# $K Q^\top$ is the transpose: each row then holds what one *key* gets from all queries. If $T = S$ no shape gives it
+# away, so compare an entry off the diagonal with the definition.) Attention that does so is **dot-product attention**.
+# The decoder of [chapter 1](01_why_attention.ipynb#the-network-of-2014) ran the same small network on every pair
+# (*additive attention*).
 #
 # As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code:
 

@@ -221,7 +221,9 @@ quiz.one_choice(
 # | sum | | 554.70 | 1 | | 2.913 |
 #
 # A sum whose weights are not negative and sum to 1 is a **weighted average**, or *convex combination*: each number of
-# the answer lies between the smallest and the largest in its column of the values.
+# the answer lies between the smallest and the largest in its column of the values. (All its numbers use the same
+# weights, so no blend costs 40 *and* has 0.3 litres. As every weight is positive, no single value is reached exactly,
+# and nothing can be enlarged or subtracted.)
 #
 # Now take $T$ queries at once, and $S$ keys whose values have the width $D$ ($d_v$ in papers). The weights are a matrix
 # $W$ of shape $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, D)$, with a row for each
@@ -352,8 +354,8 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 #
 # The function `softmax` subtracts the largest score from all scores. The largest exponential is then $e^0 = 1$, so none
 # can overflow, and the sum is at least 1, so you never divide by 0. Very small exponentials may still round to 0
-# (**underflow**). To the answer this does no harm, since such a weight would have added next to nothing; its logarithm
-# is another matter (exercise 2).
+# (**underflow**). To the answer this does no harm, since such a weight would have added next to nothing. (Its logarithm
+# is another matter, exercise 2, and such a key can hardly learn.)
 #
 # A score of minus infinity gets the weight 0, exactly. Chapter 4 leaves words out in this way, with a *mask*.
 
@@ -387,9 +389,8 @@ except ValueError as error:
     print("weighted_average says:", error)
 
 # %% [markdown]
-# With equal scores, and as many keys as queries, all rows sum to 1 over either axis. So test with scores that differ
-# and with more keys than queries: over the wrong axis each key's column sums to 1, and there are more columns than
-# rows, so the rows cannot all sum to 1.
+# If all scores are equal, and there are as many keys as queries, the mistake is invisible. Test with more keys than
+# queries: over the wrong axis the entries sum to the number of keys, so the rows cannot all sum to 1.
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)
@@ -427,8 +428,8 @@ plt.show()
 
 # %% [markdown]
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0, and the answer is then the plain
-# average of the values. At low temperature coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$
-# times as much, 22,026 times at 0.1. In general a lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$. At
+# average of the values. At low temperature coffee has nearly everything, because it is 1 ahead of tea and gets
+# $e^{1/\tau}$ times as much, 22,026 times at 0.1. In general a lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$. At
 # $\tau = 0.5$, for example, the scores 0, 1, 2 act like 0, 2, 4: their weights are 0.016, 0.117 and 0.867 instead of
 # 0.090, 0.245 and 0.665.
 #
@@ -615,7 +616,9 @@ for width in widths:
 # wider the keys, so learning needs larger steps.
 #
 # All of this holds only for the start. Training fits queries to keys, so their entries are no longer independent, and
-# then scores may have any size.
+# then scores may have any size. A query and a key that have become parallel, with entries of size 1, have the product
+# $d_k$, so after the division the score is still $\sqrt{d_k}$. At width 64 that is 8, and $e^8 \approx 3000$ times the
+# weight of a key with score 0.
 
 # %% tags=["proof"]
 assert round(np.exp(2**0.5)) == 4
@@ -640,19 +643,19 @@ def attention(queries, keys, values):  # (..., T, d_k), (..., S, d_k), (..., S, 
     return weights @ values  # (..., T, D)
 
 
-print(attention(query[None], keys, values).round(2))  # [None]: a matrix of one row
+rng = np.random.default_rng(0)
+one, ten = rng.standard_normal((1, 64)), rng.standard_normal((10, 64))
+weights_of = np.eye(10)  # with these values the answer is the weights
+print("divided:  ", attention(one, ten, weights_of)[0].round(2))
+print("undivided:", attention(8 * one, ten, weights_of)[0].round(2))  # 8 = √64
 
 # %% [markdown]
-# The function needs NumPy alone. PyTorch has it, in `torch.nn.functional`, as `scaled_dot_product_attention`.
-#
-# This run only shows that the function works. Our scores were not too large, so dividing them by $\sqrt 3$ is no
-# improvement: the train's weight rises from 0.005 to 0.034, and the answer costs 3.91, more than coffee alone. The
-# division is meant for wide vectors with entries of about 1.
+# The division shows at once: undivided, one of ten strangers takes 93 percent of the weight, and divided at most 31. The
+# function needs NumPy alone. PyTorch has it, in `torch.nn.functional`, as `scaled_dot_product_attention`.
 
 # %% tags=["proof"]
-shares = softmax(keys @ query / np.sqrt(3))
-assert shares[3].round(3) == 0.034 and softmax(keys @ query)[3].round(3) == 0.005
-assert round((shares @ values)[0], 2) == 3.91
+found = [attention(n * one, ten, weights_of).max() for n in (1, 8)]
+assert np.round(found, 2).tolist() == [0.31, 0.93]
 
 # %% [markdown]
 # ### Which d is under the root?
@@ -699,29 +702,29 @@ quiz.number(
 # At the start, undivided scores of wide keys saturate the softmax. Does this hurt learning? The paper that introduced
 # the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) only suspects so: "we suspect that for
 # large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into regions where it
-# has extremely small gradients". Let us test the suspicion on queries alone. In a network training says which key is
+# has extremely small gradients". Let us test the suspicion on queries alone. In a network, training says which key is
 # wanted (chapter 7). Here we say it ourselves: the first.
 #
 # Take two keys. Learning should raise the weight $w_1$ of the first by changing the query $q$. With two keys $w_1$ is
 # the sigmoid of $x = q \cdot (k_1 - k_2) / \tau$, the difference of their scores, where $\tau$ is $\sqrt{d_k}$, or 1
-# without the division. Raise $s_1$ alone, and $x$ rises as much. So the derivative of $w_1$ with respect to $x$ is
-# $w_1 (1 - w_1)$, as on the diagonal of $J$. And that of $x$ with respect to each entry of $q$ is the matching entry of
-# $(k_1 - k_2) / \tau$. The derivatives of $w_1$ with respect to all entries of $q$ make a vector, the **gradient**, and
-# by the chain rule it is
+# without the division. The derivative of $w_1$ with respect to $x$ is $w_1 (1 - w_1)$, as on the diagonal of $J$,
+# because $x$ rises as much as the first score. And that of $x$ with respect to each entry of $q$ is the matching entry
+# of $(k_1 - k_2) / \tau$. The derivatives of $w_1$ with respect to all entries of $q$ make a vector, the **gradient**,
+# and by the chain rule it is
 #
 # $$\frac{\partial w_1}{\partial q} = w_1 (1 - w_1) \cdot \frac{k_1 - k_2}{\tau} .$$
 #
 # In words: to raise $w_1$, move the query towards the first key and away from the second. The first factor is small
 # where the softmax is saturated. The second is shortened by the division. Which counts for more? For random keys of
 # width 64, $k_1 - k_2$ has a length of about $\sqrt{128} = 11.3$, and the undivided scores typically differ by 11. Say
-# that the first key trails by that much. (That is no rare case: among ten random keys, the wanted one trails the best
-# by at least that much about half of the time.) Compare the two versions:
+# that the first key trails by that much. Compare the two versions:
 #
 # | | $x$ | $w_1$ | $w_1 (1 - w_1)$ | length of $(k_1 - k_2) / \tau$ | length of the gradient |
 # |---|---|---|---|---|---|
 # | unscaled | −11 | 0.000017 | 0.000017 | 11.3 | 0.0002 |
 # | scaled | −1.4 | 0.20 | 0.16 | 1.4 | 0.23 |
 #
+# (With ten random keys this is common: about half of the time the wanted one trails the best by at least that much.)
 # The scaled gradient is a thousand times as long. Without the division it is nearly 0 where learning is needed, a
 # *vanishing gradient*. Now draw queries at random, each with ten keys. How long are their gradients? ([Going
 # further](#can-a-query-still-learn) has the formula for ten.)
@@ -751,8 +754,8 @@ plt.show()
 
 # %% [markdown]
 # Without the division the median length is below 0.0001 at width 64, and below $10^{-18}$ at 1024. With it the median
-# is about 0.07 at both, because the scaled weights are about the same at both, and $1/\tau$ falls with the width as the
-# length of the difference grows.
+# is about 0.07 at both: the weights are alike, and the factor $1/\sqrt{d_k}$ cancels the growing length of the
+# difference.
 #
 # Does a short gradient slow learning down? If it does, many unscaled queries should still fail after 100 steps. Let
 # each query move, while its keys stay as they are: a step adds 10 times the gradient of $w_1$ to the query; the 10 is

@@ -10,10 +10,11 @@
 #
 # *Dog bites man.* To know who bit whom, the verb needs both nouns, kept apart. One *head*, as in chapter 4, has one row
 # of weights for the verb, and so gives it one average of the words. But in general two words cannot be recovered from
-# one average: if words were numbers, 1 and 5 would give 3, and so would 2 and 4. **Multi-head attention** runs the
-# attention of chapter 4 several times at once, each time with matrices of its own, and sets the results side by side.
-# This chapter builds it by hand and as a [PyTorch module](#the-same-as-a-pytorch-module), shows [what a single head
-# loses](#would-one-head-do), asks why heads become different, and inspects those of a published model.
+# one average (with two nouns only, one head could get by): if words were numbers, 1 and 5 would give 3, and so would 2
+# and 4. **Multi-head attention** runs the attention of chapter 4 several times at once, each time with matrices of its
+# own, and sets the results side by side. This chapter builds it by hand and as a [PyTorch
+# module](#the-same-as-a-pytorch-module), shows [what a single head loses](#would-one-head-do), asks why heads become
+# different, and inspects those of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
 # takes about 27 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 9 more
@@ -135,9 +136,9 @@ plt.show()
 # Let the head give the weight $\alpha$ to the first noun, $a$, and $1 - \alpha$ to the last, $b$. Its average is
 # $\alpha \, a + (1 - \alpha) \, b$, which fills 8 numbers, like the nouns themselves. $W_V$ can spread the 8 over 16
 # entries, but these tell no more than the 8 did. With fixed weights one head, however wide, brings 8 equations for 16
-# unknowns: they fix 8 combinations of the numbers, and leave 8 others free. In this sense half is lost. Two heads of
-# width 8 have the same room together, but bring two different averages: 16 equations, and nothing is lost. (The half is
-# [measured below](#why-exactly-half). If nouns fill more than 8 numbers, two heads of width 8 [lose some,
+# unknowns: they fix 8 combinations of the numbers, and leave 8 others free. Half of what is needed is lost. Two heads
+# of width 8 have the same room together, but bring two different averages: 16 equations, and nothing is lost. (The half
+# is [measured below](#why-exactly-half). If nouns fill more than 8 numbers, two heads of width 8 [lose some,
 # too](#what-if-nouns-fill-more-than-half-of-a-word).)
 #
 # And the verb above? With *dog* and *man* alone, one head with the weights $\tfrac23$ and $\tfrac13$ would do, because
@@ -667,10 +668,10 @@ for y, mask in (x, causal), (other, None):
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
 # decide. How it works is for [chapter 7](07_learning.ipynb); here you see what it finds.
 #
-# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as [above](#would-one-head-do), but now uses only
-# eight: six for the noun, one for *verb*, and one for the position. The other eight are 0, so a head of width 8 can
-# hold the whole word. A layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12
-# numbers, into its output for the verb.
+# The sentences are *noun, verb, noun*. A smaller noun this time, so that a narrow head can hold a whole word. A word
+# has $D = 16$ numbers, as [above](#would-one-head-do), but now uses only eight: six for the noun, one for *verb*, and
+# one for the position. The other eight are 0, so a head of width 8 can hold the whole word. A layer has either one head
+# of width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into its output for the verb.
 #
 # **Predict first.** Train three layers: one head; two heads with random starts; two heads with equal starts, rows of
 # $W_O$ included. What share of the nouns does each miss? (The squared error, divided by that of always answering 0.)
@@ -749,7 +750,7 @@ print(f"{'two, equal but W_O':20} {parted:5.2f}")
 assert parted < 0.005
 
 # %% [markdown]
-# The weights in the output are means over 2,000 sentences. Leave its last row, trained once, for the quiz below.
+# The weights in the output are means over 2,000 sentences. Ignore the last row, a single run, until the quiz below.
 #
 # One head misses nearly half. Its average brings 6 of the 12 numbers. Here its weights may depend on the nouns, too,
 # which [brings one more](#could-one-head-escape-by-other-means). So 5 of 12 are lost, 0.42.
@@ -856,10 +857,9 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # other head comes near that. So here, too, heads have become different. Such a head is called a **previous-token
 # head**.
 #
-# Does a head of this layer find out who bit? Head 3 seems to: *bit* gives *dog* 1.00 in *the dog bit the man*, and
-# *man* 1.00 in *the man bit the dog*. But only because the biter is the word before: in *the dog that bit the man ran*,
-# *bit* looks at *that*. Head 11, for example, hardly depends on the order: it gives *dog* 0.31 in the one and 0.28 in
-# the other.
+# Does head 3 find out who bit? It seems to: *bit* gives *dog* 1.00 in *the dog bit the man*, and *man* 1.00 in *the man
+# bit the dog*. But only because the biter is the word before: in *the dog that bit the man ran*, *bit* looks at *that*.
+# Head 11, for example, hardly depends on the order: it gives *dog* 0.31 in the one and 0.28 in the other.
 
 # %% tags=["proof"]
 for text, biter, of_dog in (
@@ -1218,17 +1218,16 @@ plt.show()
 # The two shares sum to 1. Two nouns recovered whole would give 2, so half is recovered. With $\alpha = \tfrac12$ the
 # average holds half of each noun, with $\alpha = 1$ all of $a$ and nothing of $b$.
 #
-# In chapter 5 the word, and nearly every random position, could be recovered from a sum. That is no contradiction:
-# there each came from a fixed list, and from width 32 on the fit was usually nearest the right entry.
+# Chapter 5 recovered both parts of a sum, because each came from a fixed list. Here the nouns are arbitrary.
 #
 # ### Could one head escape by other means?
 #
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains one number. With the verb's query $q$ and
 #   the nouns' keys $k_a$ and $k_b$, the scores differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference,
-#   which an average with nearly equal weights loses. The difference of the nouns' two weights depends on it, and an
-#   entry of the values that holds 1 for the first word, 0 for the verb and −1 for the last hands that difference over.
-#   So with nouns of six numbers 6 + 1 of 12 arrive, and 5 are lost, 0.417, instead of half. Where the head's keys see
-#   the positions only, it misses half.
+#   which an average with nearly equal weights loses. The weights themselves carry this number. Let one entry of the
+#   values be 1 for the first word, 0 for the verb and −1 for the last: its blend is the first noun's weight minus the
+#   last's. So with nouns of six numbers 6 + 1 of 12 arrive, and 5 are lost, 0.417, instead of half. Where the head's
+#   keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into different numbers from those of the last noun?* Not in the first layer.
 #   The matrix is the same for every word, and a position is only added, so both nouns are written into the same
 #   numbers.
@@ -1360,7 +1359,8 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # they found, can be cut to a single head, while attention to the source depends more on having several. Many can be
 # removed together: Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and
 # lost 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them ([Behnke and
-# Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)).
+# Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)). So pruning shows what the *trained* model can do
+# without. A head that can be removed afterwards may still have helped training to get there.
 
 # %% [markdown]
 # ### Break it: merged without the swap

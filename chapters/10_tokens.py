@@ -121,12 +121,12 @@ assert not any("ea" in symbols for symbols in words.values())
 # *Seat* never occurred in the text, but *s* and *eat* did. That is the advantage over whole words: a new word usually
 # consists of subwords whose embeddings have been learned.
 #
-# Does the order matter? Yes. In *seateam* the first merge leaves *s ea t ea m*, where *ea t* and *t ea* both want the same
-# *t*. The merge *t ea* was learned first, so you get *s ea tea m*, and then *s ea team*, three tokens. The longest token
-# that fits, taken from the left, would give four, *s eat ea m*. (Merging does not always give the fewest: *eateat*
-# becomes *ea tea t*, because the method is **greedy** and never takes a merge back.) Keep to the order of learning,
-# because it repeats the cuts that learning made, and the model's training text was cut so. If you cut new text in
-# another way, nothing fails, but the model sees cuts that it has hardly ever seen.
+# Does the order matter? Yes. In *seateam* the first merge leaves *s ea t ea m*, where *ea t* and *t ea* both want the
+# same *t*. The merge *t ea* was learned first, so you get *s ea tea m*, and then *s ea team*, three tokens. The longest
+# token that fits, taken from the left, would give four, *s eat ea m*. (Merging does not always give the fewest:
+# *eateat* becomes *ea tea t*, because the method is **greedy** and never takes a merge back.) Keep to the order of
+# learning, because it repeats the cuts that learning made, and the model's training text was cut in this way. If you
+# cut new text in another way, nothing fails, but the model sees cuts that it has hardly ever seen.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -161,21 +161,21 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 
 # %% [markdown]
 # An English letter takes one byte, *ë* two, 茶, the Chinese character for *tea*, three, and the emoji four. With bytes
-# as the first 256 symbols (**byte-level BPE**) every text that UTF-8 can write survives the round trip to tokens and
+# as the first 256 symbols (**byte-level BPE**) every text that UTF-8 can encode survives the round trip to tokens and
 # back.
 #
 # ### Before any merge, cut into words
 #
 # As when you merged by hand, no merge may cross the end of a word. Otherwise *dog.*, *dog,* and *dog!* could each
-# become a token, and the model would have to learn *dog* separately for each. So the text is first cut into words,
-# which is called **pre-tokenization**.
+# become a token, and the model would have to learn *dog* separately for each. And frequent phrases, such as *␣of␣the*,
+# would take tokens from words. So the text is first cut into words, which is called **pre-tokenization**.
 #
 # The cut must keep the spaces, or *now here* and *nowhere* could both be *now | here*. Each space goes with the word
 # after it, so that a frequent word and its space can become one token.
 #
-# What counts as a word is a choice. This pattern is GPT-2's, without its rule for English contractions. It keeps three
-# kinds of runs whole, each with one space before it, if there is one, and the last two parts collect the white space
-# that is left over. At each point the first part that matches takes as many characters as it can (*␣* is a space):
+# What counts as a word is a choice. This pattern is GPT-2's, without its rule for English contractions. It tries five
+# parts in turn, and the first that matches takes as many characters as it can. Three take letters, numerals or other
+# characters, with one space before them, if there is one. Two take the white space that is left over (*␣* is a space):
 #
 # | part | takes | for example |
 # |---|---|---|
@@ -372,8 +372,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # The heart is `_merge`. The *rank* of a pair says how early it was learned, 0 for the first. `_merge` takes, again and
 # again, the learned pair of lowest rank in the word, until there is none. In *seat* only *e a* is a learned pair, of
-# rank 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds
-# instead of four merges, and a large tokenizer has thousands of merges.
+# rank 0, so the word becomes *s ea t*. Now the word contains the learned pair *ea t*, of rank 3, and becomes *s eat*.
+# That is two rounds instead of four merges, and a large tokenizer has thousands of merges.
 #
 # The result is the same as from going through all merges in order: every new pair contains the new symbol, so if it was
 # learned at all, it was learned later. The rank taken can only rise, so nothing that was skipped comes back. (In the
@@ -639,9 +639,10 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # Each merge makes texts shorter, so the layers have fewer positions to compute. But each merge has two costs. First, it
 # adds a row to the embedding table and a logit at every position. With 512 numbers in a row, 32,000 more tokens cost
 # 16.4 million parameters, and as many again for an output layer that does not share the embeddings. Second, later
-# tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the counts were 12, 9,
-# 5, 3. We call a token *rare* if the training text uses it fewer than 100 times. Its row is seldom looked up, and stays
-# **undertrained**. (Tokens that a model hardly met in training, *glitch tokens*, have caused odd answers in large
+# merges join rarer pairs, because each takes the most frequent that is left: by hand the counts were 12, 9, 5, 3. So
+# each also saves less than the last. And an early token can become rare, too: after the four merges no *ea* is left by
+# itself. We call a token *rare* if the training text uses it fewer than 100 times. Its row is seldom looked up, and
+# stays **undertrained**. (Tokens that a model hardly met in training, *glitch tokens*, have caused odd answers in large
 # models.)
 #
 # **Fertility**, the average number of tokens per word, shows how far texts have shrunk. Here it is on held-out
@@ -675,7 +676,7 @@ for row in captions["sizes"]:
 # parameters.
 #
 # Whatever the size, split the data first and learn the merges from the training text alone. Merges fitted to the test
-# text would cut it into fewer tokens than other new text, and the test would flatter the model.
+# text fit its own words, an advantage that no other new text would have.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -774,9 +775,10 @@ assert convenient.decode(convenient.encode(message)) != message
 # %% [markdown]
 # ## Batches with little padding
 #
-# Each sentence is now a list of token IDs, and these lists differ in length. A batch is one tensor, so its lists are
-# filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make a batch of $3 \cdot 7 = 21$ tokens, of
-# which 9 are padding.
+# A GPU works on many sentences at once, as one rectangle. Each sentence is now a list of token IDs, and these lists
+# differ in length. How much work is wasted on filling the rectangle? A batch is one tensor, so its lists are filled up
+# to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make a batch of $3 \cdot 7 = 21$ tokens, of which 9 are
+# padding.
 #
 # Without the padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) padding would take a share of the softmax,
 # so a sentence's outputs would depend on its batch. (The encoder and cross-attention need this mask; in decoder
@@ -791,8 +793,8 @@ assert convenient.decode(convenient.encode(message)) != message
 #
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
 # fill the batches in this order. The price is that a batch is no longer a random sample of all lengths: each gradient
-# comes from sentences of nearly one length, so gradients differ more from batch to batch. (A common compromise sorts
-# inside random chunks of the data.)
+# comes from sentences of nearly the same length, so gradients differ more from batch to batch. (A common compromise
+# sorts inside random chunks of the data.)
 #
 # We also limit each batch by its tokens, because memory and time grow with them. Padding counts: the size of a batch is
 # the number of its sentences times the length of the longest.
