@@ -13,7 +13,7 @@
 # that, and measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation.
-# The chapter takes about 26 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
+# The chapter takes about 27 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
 # takes 6 more minutes. In a hurry? Read [One number of memory](#one-number-of-memory), [The other
 # way](#the-other-way-keep-everything-and-look) and [The network of 2014](#the-network-of-2014).
 
@@ -706,6 +706,62 @@ for n, word in enumerate("der Hund beißt ihn".split()):
 drawing.text(1.65, 1.25, "encoder", color=plots.RED)
 drawing.text(6.05, 1.25, "decoder", color=plots.TEAL)
 plt.show()
+
+# %% [markdown]
+# Is one vector still a bottleneck after training? We let such networks copy random letters, with an LSTM on each side,
+# and trained them, with three state widths, and once with the attention described below (`python -m
+# benchmarks.bottleneck`, half an hour). The lines show the share of letters right, given the right ones before: means of
+# three seeds, each network at its best of four learning rates.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of letters right against the number of letters to copy, 2 to 32. Without attention all curves start at 1 and fall: width 32 from 8 letters on, to 0.34; width 64 from 10 on, to 0.45; width 128, and width 64 with three times the steps, from 14 on, to 0.57 and 0.60. With attention, at width 32, the line stays at 1."}}
+from classroom.measured import measured
+
+copied = measured("bottleneck")
+at_best = {}  # of each network: share right (3 seeds, lengths)
+for name in dict.fromkeys(run["model"] for run in copied["runs"]):
+    by_rate = {}
+    for run in copied["runs"]:
+        if run["model"] == name:
+            by_rate.setdefault(run["learning_rate"], []).append(run["right"])
+    at_best[name] = np.array(max(by_rate.values(), key=np.mean))
+figure, axes = plt.subplots(figsize=(6.2, 3.2))
+for name, color, style, height in (
+    ("width 32", plots.RED, "-", 0.31),
+    ("width 64", plots.GOLD, "-", 0.43),
+    ("width 128", plots.TEAL, "-", 0.54),
+    ("width 64, three times the steps", plots.GOLD, "--", 0.63),
+    ("attention, width 32", plots.BLUE, "-", 0.98),
+):
+    means = at_best[name].mean(axis=0)
+    axes.plot(copied["lengths"], means, color=color, ls=style)
+    label = name.replace("three times the steps", "3 × the steps")
+    axes.text(32.6, height, label, color=color, fontsize=9)
+axes.set(
+    xlabel="letters to copy", ylabel="share right", ylim=(0, 1.08), xlim=(0, 47)
+)
+axes.set_xticks([2, 8, 16, 24, 32])
+plt.show()
+
+# %% [markdown]
+# Short texts are copied, and long ones are not. A wider state moves the fall to the right, and so does more training:
+# three times the steps at width 64 do about as much as twice the width. But all of these networks fall. With attention
+# nothing falls up to 32 letters, although that network is as narrow as the narrowest, and has a third of the parameters
+# of the one of width 64.
+
+# %% tags=["proof"]
+ends = {name: round(shares.mean(axis=0)[-1], 2) for name, shares in at_best.items()}
+assert list(ends.values()) == [0.34, 0.45, 0.6, 0.57, 1.0]
+for name, shares in at_best.items():
+    runs = [run for run in copied["runs"] if run["model"] == name]
+    rates = sorted({run["learning_rate"] for run in runs})
+    mean_at = [
+        np.mean([r["right"] for r in runs if r["learning_rate"] == n])
+        for n in rates
+    ]
+    assert len(runs) == 12 and 0 < np.argmax(mean_at) < 3  # the best is inside
+    assert shares.shape == (3, 16) and shares.std(axis=0).max() < 0.035
+sizes = {run["model"]: run["parameters"] for run in copied["runs"]}
+assert 0.3 < sizes["attention, width 32"] / sizes["width 64"] < 0.36
 
 # %% [markdown]
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. Before the decoder writes a word, its

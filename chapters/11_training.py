@@ -423,8 +423,6 @@ for step in (0, 50, 100, 150, 600):
 assert history[-1]["written"].strip() == corpus.validation[1].target
 
 # %% [markdown]
-# The untrained model repeats *send*, a part of *tausend*.
-#
 # The loss begins at 6.08, a little above $\ln 334 = 5.81$, because [the spread of the first logits raises
 # it](07_learning.ipynb#the-first-number-to-look-at).
 
@@ -525,14 +523,15 @@ assert np.allclose(adam.state[parameter]["exp_avg"], 0.091)
 # ### Warm-up and schedule
 #
 # Adam's first step follows one batch at full length, and for a while $m$ and $v$ rest on few batches, so early steps
-# can go far in a wrong direction. This is one reason for *warm-up*: the learning rate begins near 0 and grows. (Without
-# it the loss may jump in the first steps, or stay on a plateau.) Later the learning rate should shrink again, because a
-# model that keeps jumping by the same distance does not settle. The paper's **schedule** does both:
+# can go far wrong. This is one reason for *warm-up*: the learning rate begins near 0 and grows. The right panel shows
+# the chapter's model at twice its learning rate: with warm-up 99 percent are right at steps 275 to 400, without it at
+# 425 to 525. (In larger models the loss may jump, or stay on a plateau.) Later the learning rate should shrink again,
+# because a model that keeps jumping by the same distance does not settle. The paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
 # Up to $n = \text{warmup}$ the second term is smaller, so the learning rate rises in a straight line; after that it
-# falls as $1/\sqrt n$ (the *inverse square root*). The factor in front makes the learning rate lower in wider models.
+# falls as $1/\sqrt n$ (the *inverse square root*).
 #
 # Two other schedules go down to 0: in a straight line, as ours does, or along half a **cosine**, which falls slowly at
 # both ends and fast in between. Both need to know the number of steps in advance; the inverse square root does not.
@@ -600,15 +599,29 @@ assert 7.5 < moved < 8.5 and np.isclose(root_v[200], 2.1, atol=0.05)
 assert root_v[0].round() == 14 and root_v[100].round() == 5
 assert [round(0.1 / (1 - b) ** 0.5, 2) for b in (0.98, 0.999)] == [0.71, 3.16]
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Learning rate over 10,000 steps. The paper's rises in a line to 0.0007 at step 4,000 and then falls slowly, to 0.00044 at the end. The linear one rises to the same height by step 1,000 and falls in a line to 0. The cosine rises with it, stays higher at first, crosses it halfway and comes to 0 more gently."}}
-figure, axes = plt.subplots(figsize=(6.4, 2.8))
-axes.plot(steps, paper, color=plots.BLUE)
-axes.plot(steps, linear, color=plots.GOLD)
-axes.plot(steps, cosine, color=plots.TEAL)
-axes.text(6000, 6.1e-4, "the paper's, warm-up 4,000", color=plots.BLUE)
-axes.text(6700, 2.9e-4, "linear, warm-up 1,000", color=plots.GOLD)
-axes.text(1250, 7.4e-4, "cosine, warm-up 1,000", color=plots.TEAL)
-axes.set(xlabel="step", ylabel="learning rate", ylim=(0, 8.2e-4), xlim=(0, 10_000))
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, the learning rate over 10,000 steps. The paper's rises in a line to 0.0007 at step 4,000 and then falls slowly, to 0.00044 at the end. The linear one and the cosine rise to 0.0007 at step 1,000 and fall to 0, in a line and along half a cosine. Right, validation numbers right over 600 steps, three seeds each, at twice the chapter's learning rate: with warm-up the curves rise from step 75 on and reach 99 percent by step 400, without it they start later, are less regular, and reach it by step 525."}}
+from classroom.measured import measured
+
+recipes = measured("recipes")["runs"]
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.9))
+for rates, color in (paper, plots.BLUE), (linear, plots.GOLD), (cosine, plots.TEAL):
+    left.plot(steps, rates, color=color)
+left.text(4700, 6.9e-4, "the paper's, 4,000", color=plots.BLUE, fontsize=9)
+left.text(6500, 3.1e-4, "linear, 1,000", color=plots.GOLD, fontsize=9)
+left.text(1200, 7.3e-4, "cosine, 1,000", color=plots.TEAL, fontsize=9)
+left.set(xlabel="step", ylabel="learning rate", ylim=(0, 8.2e-4), xlim=(0, 10_000))
+left.set_title("schedules, and their warm-up", fontsize=10)
+for name, color in (
+    ("double learning rate", plots.BLUE),
+    ("double learning rate, no warm-up", plots.RED),
+):
+    for run in recipes[name]:
+        right.plot(run["step"], run["validation_exact"], color=color, lw=1)
+right.text(2, 0.86, "warm-up", color=plots.BLUE, fontsize=9)
+right.text(330, 0.35, "no warm-up", color=plots.RED, fontsize=9)
+right.set(xlabel="step", ylabel="share right", ylim=(0, 1.04))
+right.set_title("validation, twice the learning rate", fontsize=10)
+figure.tight_layout()
 plt.show()
 
 # %% [markdown]
@@ -660,15 +673,13 @@ plt.show()
 #
 # First the data. What if there are only 150 numbers instead of 20,000? Then an epoch has only two batches, and 600
 # steps are 300 epochs instead of three. We tried that with the recipe of [the loop](#a-loop-that-learns), but without
-# label smoothing, one of the remedies to be compared (`python -m benchmarks.overfitting`, ten minutes).
+# label smoothing, one of the remedies to be compared (`python -m benchmarks.overfitting`).
 #
 # The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss: on the left
 # with this recipe, on the right with a remedy, **weight decay** $\lambda = 1$: each step also shrinks every parameter a
 # little, by the factor $1 - \eta \lambda$. At the peak of the learning rate that is 0.3 percent a step.
 
 # %% what was measured tags=["hide-input"]
-from classroom.measured import measured
-
 few = measured("overfitting")["runs"]
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels of losses over 600 steps, three runs each. Left, 150 numbers: the training loss falls to 0 by step 200; the validation losses fall to between 0.3 and 0.5 by step 125 to 175 and then rise slowly. Right, with weight decay 1: both fall together, jump a little around step 325, and the validation loss ends near 0.04."}}

@@ -36,7 +36,8 @@ from literate.project import CLASSROOM, PACKAGE, Project, ProjectError, write_te
 HERE = Path(__file__).with_name("live")
 LIST = Path(__file__).with_name("live.toml")
 CORE = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-OWN = (f"{PACKAGE}/__init__.py", f"{PACKAGE}/by_hand", f"{PACKAGE}/support", CLASSROOM)
+SHOWN = "book/measurements/bottleneck.json"  # what chapters of Part I show of a measurement
+OWN = (f"{PACKAGE}/__init__.py", f"{PACKAGE}/by_hand", f"{PACKAGE}/support", CLASSROOM, SHOWN)
 NOT_NEEDED = ("/tests/", "/f2py/", "/include/", "/_simd", ".pyi", "/_pyinstaller/", "/distutils/", "/testing/_private")
 MISSING = {"torch": "PyTorch"}  # a module that no browser has, and how a reader knows it
 CHAPTERS = "0[1-6]_*.ipynb"
@@ -102,7 +103,7 @@ def own_files(project: Project) -> Iterator[tuple[str, bytes]]:
     """The book's own code: pairs of a name and what is in the file."""
     for part in OWN:
         for path in sorted([project.root / part, *(project.root / part).rglob("*")]):
-            if path.is_file() and path.suffix in (".py", ".css", ".js"):
+            if path.is_file() and path.suffix in (".py", ".css", ".js", ".json"):
                 yield project.relative(path), path.read_bytes()
 
 
