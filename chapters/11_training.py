@@ -523,9 +523,9 @@ assert np.allclose(adam.state[parameter]["exp_avg"], 0.091)
 # ### Warm-up and schedule
 #
 # Adam's first step follows one batch at full length, and for a while $m$ and $v$ rest on few batches, so early steps
-# can go far wrong. This is one reason for *warm-up*: the learning rate begins near 0 and grows. The right panel shows
-# the chapter's model at twice its learning rate: with warm-up 99 percent are right at steps 275 to 400, without it at
-# 425 to 525. (In larger models the loss may jump, or stay on a plateau.) Later the learning rate should shrink again,
+# can go far wrong. This is one reason for *warm-up*: the learning rate begins near 0 and grows. The right panel below
+# shows our model at twice its learning rate: with warm-up 99 percent are right at steps 275 to 400, without it at 425
+# to 525. (In larger models the loss may jump, or stay on a plateau.) Later the learning rate should shrink again,
 # because a model that keeps jumping by the same distance does not settle. The paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
@@ -599,7 +599,7 @@ assert 7.5 < moved < 8.5 and np.isclose(root_v[200], 2.1, atol=0.05)
 assert root_v[0].round() == 14 and root_v[100].round() == 5
 assert [round(0.1 / (1 - b) ** 0.5, 2) for b in (0.98, 0.999)] == [0.71, 3.16]
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, the learning rate over 10,000 steps. The paper's rises in a line to 0.0007 at step 4,000 and then falls slowly, to 0.00044 at the end. The linear one and the cosine rise to 0.0007 at step 1,000 and fall to 0, in a line and along half a cosine. Right, validation numbers right over 600 steps, three seeds each, at twice the chapter's learning rate: with warm-up the curves rise from step 75 on and reach 99 percent by step 400, without it they start later, are less regular, and reach it by step 525."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, the learning rate over 10,000 steps. The paper's rises in a line to 0.0007 at step 4,000 and then falls slowly, to 0.00044 at the end. The linear one and the cosine rise to 0.0007 at step 1,000 and fall to 0, in a line and along half a cosine. Right, validation numbers right over 600 steps, three seeds each, at twice the chapter's learning rate: with warm-up the curves rise from step 75 on and reach 99 percent by step 400, without it they rise from step 125 to 175 on and reach it by step 525."}}
 from classroom.measured import measured
 
 recipes = measured("recipes")["runs"]
@@ -1722,8 +1722,8 @@ plt.show()
 # every hundredth step. SGD moves it 100 times more slowly than one that gets 1 at every step, and Adam 14 times.
 #
 # **Warm-up.** At the chapter's learning rate three seeds show no clear difference. At twice that learning rate it saves
-# steps: 99 percent are reached at 275 to 400 with it, at 425 to 525 without, and in the end nearly all numbers are
-# right. ([Chapter 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learned without it.)
+# steps, as [the figure](#warm-up-and-schedule) showed, and without it nearly all numbers are right in the end, too.
+# ([Chapter 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learned without it.)
 #
 # **Clipping.** With Adam, three seeds show no clear difference. SGD, at the learning rate that is best with clipping,
 # needs 75 to 125 steps more for 99 percent without it.
