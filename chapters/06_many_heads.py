@@ -17,7 +17,7 @@
 # different, and inspects those of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 27 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 9 more
+# takes about 26 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 9 more
 # minutes. Only the code? Read [the definition](#the-definition), [In code](#in-code) and [the PyTorch
 # module](#the-same-as-a-pytorch-module).
 
@@ -699,7 +699,10 @@ def equal_heads(layer, output=True):
 
 
 def train_heads(seed, num_heads, equal=False, only_positions=False, steps=600):
-    """Share of the nouns missed after training, and the verb's weights (H, 3)."""
+    """Shares of the nouns missed after training, and the verb's weights (H, 3).
+
+    The first share is that of the whole layer, the others without one head each.
+    """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     layer = MultiHeadAttention(16, num_heads)
@@ -717,12 +720,22 @@ def train_heads(seed, num_heads, equal=False, only_positions=False, steps=600):
         optimizer.step()
     with torch.no_grad():
         x, nouns = draw_sentences(2000, generator)
-        missed = (layer(x[:, 1:2], x * kept, x)[:, 0, :12] - nouns).square().mean()
+
+        def share_missed():
+            apart = layer(x[:, 1:2], x * kept, x)[:, 0, :12] - nouns
+            return (apart.square().mean() / nouns.square().mean()).item()
+
+        missed = [share_missed()]
+        for own in layer.w_o.weight.split(layer.d_k, dim=1):  # what one head feeds
+            before = own.clone()
+            own.zero_()
+            missed.append(share_missed())
+            own.copy_(before)
         query = layer.split(layer.w_q(x[:, 1:2]))
         keys = layer.split(layer.w_k(x * kept))
         scaled = query @ keys.mT / query.shape[-1] ** 0.5
     weights = scaled.softmax(dim=-1)[:, :, 0].mean(dim=0)
-    return (missed / nouns.square().mean()).item(), weights.numpy()
+    return missed, weights.numpy()
 
 
 kinds = {"one head": (1,), "two heads": (2,), "two, equal start": (2, True)}
@@ -732,20 +745,22 @@ print(
 )
 for name, kind in kinds.items():
     runs = [train_heads(seed, *kind) for seed in range(3)]
-    missed, weights = zip(*runs, strict=True)
+    shares, weights = zip(*runs, strict=True)
+    missed, *without = zip(*shares, strict=True)  # three seeds each
     print(f"{name:20}", *(f"{share:5.2f}" for share in missed), end="         ")
     print(" | ".join(" ".join(f"{w:4.2f}" for w in head) for head in weights[0]))
     if name == "two heads":
         assert max(missed) < 0.005
+        with_one_off = without
         tops = [{head.argmax() for head in each} for each in weights]
         assert all(top == {0, 2} for top in tops)
     else:
         assert min(missed) > 0.38 and max(missed) < 0.45
     if name.endswith("start"):
         assert all(np.allclose(*each, atol=1e-4) for each in weights)
-by_position, _ = train_heads(seed=0, num_heads=1, only_positions=True)
+(by_position, _), _ = train_heads(seed=0, num_heads=1, only_positions=True)
 assert 0.48 < by_position < 0.53
-parted, _ = train_heads(seed=0, num_heads=2, equal="but W_O")
+(parted, *_), _ = train_heads(seed=0, num_heads=2, equal="but W_O")
 print(f"{'two, equal but W_O':20} {parted:5.2f}")
 assert parted < 0.005
 
@@ -764,6 +779,21 @@ assert parted < 0.005
 # equal. If they differ at all, so do their corrections, and presumably a task that one average cannot solve rewards the
 # difference. Different starts break the *symmetry*, and the task pulls the heads apart. Where one average would do,
 # nothing forces heads to differ.
+#
+# Does this layer need both heads? Switch one of them off after training, by setting its rows of $W_O$ to 0, and measure
+# again. This is an **ablation**:
+
+# %% each of the two heads switched off tags=["hide-input"]
+for number, missed in enumerate(with_one_off, 1):
+    print(
+        f"head {number} off: share missed", *(f"{share:5.2f}" for share in missed)
+    )
+assert min(map(min, with_one_off)) > 0.5 and max(map(max, with_one_off)) < 0.62
+
+# %% [markdown]
+# It does. And with one head off, more is missed than by the layer that had only one head from the start, 0.42. That
+# head learned to do what it could for both nouns, but each of these two left most of one noun to the other. So an
+# ablation measures what the *trained* model loses, not what a smaller one could have learned.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -774,7 +804,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "They drift apart: each is corrected through its own rows of $W_O$",
-        "Yes, as the last row of the output above shows: no part of the nouns is missed. Equal rows of $W_O$ are needed to keep two heads equal.",
+        "Yes, as the row *two, equal but W_O* above shows: no part of the nouns is missed. Equal rows of $W_O$ are needed to keep two heads equal.",
     ),
     quiz.wrong(
         "One of them learns, and the other stays as it was",
@@ -873,11 +903,11 @@ for text, biter, of_dog in (
 
 # %% [markdown]
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
-# hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
-# **ablation**; see [chapter 15](15_pretrained.ipynb)): let it add 0 to the [sum of the heads](#heads-are-a-sum), and
-# measure how much worse the model does on new text. [Going further](#what-else-do-heads-do-and-can-they-be-removed)
-# describes what else heads do, which of them can be removed, and why six of these twelve heads give much of their
-# weight to `[CLS]`.
+# hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as
+# [above](#why-do-heads-become-different), and measure how much worse the model does on new text. [Chapter
+# 15](15_pretrained.ipynb) does that with every head of this model. [Going
+# further](#what-else-do-heads-do-and-can-they-be-removed) describes what else heads do, which of them can be removed,
+# and why six of these twelve heads give much of their weight to `[CLS]`.
 
 # %% [markdown]
 # ## Exercises

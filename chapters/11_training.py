@@ -423,8 +423,8 @@ for step in (0, 50, 100, 150, 600):
 assert history[-1]["written"].strip() == corpus.validation[1].target
 
 # %% [markdown]
-# The loss begins at 6.08, a little above $\ln 334 = 5.81$, because [the spread of the first logits raises
-# it](07_learning.ipynb#the-first-number-to-look-at).
+# Untrained, the model repeats *send*, a part of *tausend*. The loss began at 6.08, a little above $\ln 334 = 5.81$,
+# because [the spread of the first logits raises it](07_learning.ipynb#the-first-number-to-look-at).
 
 # %% [markdown]
 # ## Label smoothing
@@ -523,18 +523,21 @@ assert np.allclose(adam.state[parameter]["exp_avg"], 0.091)
 # ### Warm-up and schedule
 #
 # Adam's first step follows one batch at full length, and for a while $m$ and $v$ rest on few batches, so early steps
-# can go far wrong. This is one reason for *warm-up*: the learning rate begins near 0 and grows. The right panel below
-# shows our model at twice its learning rate: with warm-up 99 percent are right at steps 275 to 400, without it at 425
-# to 525. (In larger models the loss may jump, or stay on a plateau.) Later the learning rate should shrink again,
-# because a model that keeps jumping by the same distance does not settle. The paper's **schedule** does both:
+# can go far wrong. This is one reason for *warm-up*: the learning rate begins near 0 and grows. At our learning rate it
+# makes no clear difference. At twice ours, below on the right, 99 percent of the validation numbers are first right
+# after 275 to 400 steps with it, and after 425 to 525 without. ([Xiong and others,
+# 2020](https://arxiv.org/abs/2002.04745), found it essential for full-size post-norm models, whose gradients near the
+# output are large at first.) Later the learning rate should shrink again, because a model that keeps jumping by the
+# same distance does not settle. The paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
 # Up to $n = \text{warmup}$ the second term is smaller, so the learning rate rises in a straight line; after that it
-# falls as $1/\sqrt n$ (the *inverse square root*).
+# falls as $1/\sqrt n$ (the *inverse square root*). The factor in front makes the learning rate lower in wider models.
 #
 # Two other schedules go down to 0: in a straight line, as ours does, or along half a **cosine**, which falls slowly at
-# both ends and fast in between. Both need to know the number of steps in advance; the inverse square root does not.
+# both ends and fast in between. Both need to know the number of steps in advance; the inverse square root does not. The
+# left panel shows all three, with their steps of warm-up.
 
 # %% tags=["proof"]
 back = np.arange(300)
@@ -599,7 +602,7 @@ assert 7.5 < moved < 8.5 and np.isclose(root_v[200], 2.1, atol=0.05)
 assert root_v[0].round() == 14 and root_v[100].round() == 5
 assert [round(0.1 / (1 - b) ** 0.5, 2) for b in (0.98, 0.999)] == [0.71, 3.16]
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, the learning rate over 10,000 steps. The paper's rises in a line to 0.0007 at step 4,000 and then falls slowly, to 0.00044 at the end. The linear one and the cosine rise to 0.0007 at step 1,000 and fall to 0, in a line and along half a cosine. Right, validation numbers right over 600 steps, three seeds each, at twice the chapter's learning rate: with warm-up the curves rise from step 75 on and reach 99 percent by step 400, without it they rise from step 125 to 175 on and reach it by step 525."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, the learning rate over 10,000 steps. The paper's rises in a line to 0.0007 at step 4,000 and then falls slowly, to 0.00044 at the end. The linear one and the cosine rise to 0.0007 at step 1,000 and fall to 0, in a line and along half a cosine. Right, validation numbers right over 600 steps, three seeds each, at twice the chapter's learning rate: with warm-up the curves rise from step 75 on and first reach 99 percent by step 400, without it they rise from step 125 to 175 on and first reach it by step 525."}}
 from classroom.measured import measured
 
 recipes = measured("recipes")["runs"]
@@ -619,7 +622,7 @@ for name, color in (
         right.plot(run["step"], run["validation_exact"], color=color, lw=1)
 right.text(2, 0.86, "warm-up", color=plots.BLUE, fontsize=9)
 right.text(330, 0.35, "no warm-up", color=plots.RED, fontsize=9)
-right.set(xlabel="step", ylabel="share right", ylim=(0, 1.04))
+right.set(xlabel="step", ylabel="numbers right", ylim=(0, 1.04))
 right.set_title("validation, twice the learning rate", fontsize=10)
 figure.tight_layout()
 plt.show()
@@ -640,11 +643,10 @@ plt.show()
 #
 # ## What was needed?
 #
-# We have trained this chapter's model with other recipes, three seeds each (`python -m benchmarks.recipes`). **Predict
-# first:** which can be left out here, Adam, warm-up, clipping, a learning rate that falls all the way to 0, or label
-# smoothing?
+# The right panel is from a larger comparison of recipes, three seeds each (`python -m benchmarks.recipes`). **Predict
+# first:** which can be left out here, Adam, clipping, a learning rate that falls all the way to 0, or label smoothing?
 #
-# Any one of the five: leaving it out costs about one percentage point at most ([all
+# Any one of the four: leaving it out costs about one percentage point at most ([all
 # figures](#what-was-needed-in-figures)):
 #
 # | recipe, 600 steps | test numbers right |
@@ -658,13 +660,9 @@ plt.show()
 # | a tenth of the learning rate | 83% |
 # | ten times the learning rate | 0% |
 #
-# And why Adam? A likely reason is that much of ordinary text consists of words that are each rare, and plain gradient
-# descent is [slow for these](#what-was-needed-in-figures). What matters most here is the learning rate. To find one,
-# try values a factor of 3 apart in short runs, and choose on the validation numbers; if the best is the largest or the
-# smallest, try further.
-#
-# Larger tasks often do need warm-up; [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found
-# warm-up essential for full-size post-norm models, whose gradients near the output are large at first.
+# And why Adam? Much of ordinary text consists of words that are each rare, and plain gradient descent is [slow for
+# these](#what-was-needed-in-figures). What matters most here is the learning rate. To find one, try values a factor of
+# 3 apart in short runs, and choose on the validation numbers; if the best is the first or last, try further.
 #
 # So the loop works, given data, memory and no power cut. The rest of the chapter takes these three away.
 
@@ -673,7 +671,7 @@ plt.show()
 #
 # First the data. What if there are only 150 numbers instead of 20,000? Then an epoch has only two batches, and 600
 # steps are 300 epochs instead of three. We tried that with the recipe of [the loop](#a-loop-that-learns), but without
-# label smoothing, one of the remedies to be compared (`python -m benchmarks.overfitting`).
+# label smoothing, one of the remedies (`python -m benchmarks.overfitting`).
 #
 # The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss: on the left
 # with this recipe, on the right with a remedy, **weight decay** $\lambda = 1$: each step also shrinks every parameter a
@@ -702,16 +700,16 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# What you see on the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised
-# these 150 numbers. From there it mostly becomes surer, also of its mistakes: where its likeliest token is wrong, it
-# gives that token a mean probability of 0.80 at step 150 and 0.88 at the end. That leaves less for the right token, so
-# the validation loss turns upwards while the training loss still falls: the sign to look for.
+# The left panel shows **overfitting**. After some 150 steps the training loss is near 0: the model has memorised these
+# 150 numbers. From there it mostly becomes surer, also of its mistakes: where its likeliest token is wrong, it gives
+# that token a mean probability of 0.80 at step 150 and 0.88 at the end. That leaves less for the right token, so the
+# validation loss turns upwards while the training loss still falls: the sign to look for.
 #
 # To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. (The distance between
 # the two losses is the *generalisation gap*.) Anything meant to prevent overfitting is **regularisation**.
 #
-# The output compares remedies: *none* is the left panel, and each row below adds one. Losses are plain, and all numbers
-# are means of three seeds at the end of training, the shares with ± their standard deviation.
+# The output compares remedies: *none* is the left panel, and each row below adds one. Losses are plain. All numbers are
+# means of three seeds at the end of training, with ± a standard deviation.
 
 # %% lowest and last losses, and what is right then tags=["hide-input"]
 print(f"{'validation':19}{'numbers right':>15}{'loss':>10}")
@@ -726,8 +724,8 @@ for name, seeds in few.items():
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep a copy of the parameters that had the lowest loss, the dots in the figure. (The trainer below keeps such a
 #   copy, but never stops early.) In row *none* more numbers are right at the end than at the dots, although the
-#   validation loss is higher: with every seed by three to six percentage points. So if right answers matter, keep the
-#   model that gets the most right.
+#   validation loss is higher: by three to six percentage points. So if right answers matter, keep the model that gets
+#   the most right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, apart from a jump halfway that we have not explained. Here
 #   it is done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`; for larger
@@ -737,7 +735,7 @@ for name, seeds in few.items():
 #   at the end a wrong likeliest token has a mean probability of 0.61 instead of 0.88.
 #
 # We choose by the validation numbers that are right. Weight decay 1, weight decay 3 and dropout 0.1 tie within their
-# spread, so the loss decides: decay 1. The test numbers had no part in this choice, and of these it gets 91.5 percent
+# spread, so the loss decides: decay 1. Of the test numbers, which had no part in this choice, it gets 91.5 percent
 # right, against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. If your own validation loss rises, first run
@@ -1721,9 +1719,9 @@ plt.show()
 # ([Kunstner and others, 2024](https://arxiv.org/abs/2402.19449)). Say that a parameter gets the gradient 1 only at
 # every hundredth step. SGD moves it 100 times more slowly than one that gets 1 at every step, and Adam 14 times.
 #
-# **Warm-up.** At the chapter's learning rate three seeds show no clear difference. At twice that learning rate it saves
-# steps, as [the figure](#warm-up-and-schedule) showed, and without it nearly all numbers are right in the end, too.
-# ([Chapter 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learned without it.)
+# **Warm-up.** At the chapter's learning rate three seeds show no clear difference. Even at twice that learning rate
+# nearly all numbers are right in the end without it; [the figure](#warm-up-and-schedule) shows only a delay. ([Chapter
+# 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learned without it.)
 #
 # **Clipping.** With Adam, three seeds show no clear difference. SGD, at the learning rate that is best with clipping,
 # needs 75 to 125 steps more for 99 percent without it.
