@@ -780,8 +780,8 @@ assert parted < 0.005
 # difference. Different starts break the *symmetry*, and the task pulls the heads apart. Where one average would do,
 # nothing forces heads to differ.
 #
-# Does this layer need both heads? Switch one of them off after training, by setting its rows of $W_O$ to 0, and measure
-# again. This is an **ablation**:
+# Does the layer of two different heads need both? Switch one off after training, by setting its rows of $W_O$ to 0, and
+# measure again. This is an **ablation**:
 
 # %% each of the two heads switched off tags=["hide-input"]
 for number, missed in enumerate(with_one_off, 1):
@@ -791,8 +791,8 @@ for number, missed in enumerate(with_one_off, 1):
 assert min(map(min, with_one_off)) > 0.5 and max(map(max, with_one_off)) < 0.62
 
 # %% [markdown]
-# It does. And with one head off, more is missed than by the layer that had only one head from the start, 0.42. That
-# head learned to do what it could for both nouns, but each of these two left most of one noun to the other. So an
+# It does. And with one head off, more is missed than the 0.42 of the layer that had one from the start. That head
+# learned to do what it could for both nouns, while each of these two presumably learned to count on the other. So an
 # ablation measures what the *trained* model loses, not what a smaller one could have learned.
 
 # %% tags=["quiz"]

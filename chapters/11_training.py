@@ -527,8 +527,8 @@ assert np.allclose(adam.state[parameter]["exp_avg"], 0.091)
 # makes no clear difference. At twice ours, below on the right, 99 percent of the validation numbers are first right
 # after 275 to 400 steps with it, and after 425 to 525 without. ([Xiong and others,
 # 2020](https://arxiv.org/abs/2002.04745), found it essential for full-size post-norm models, whose gradients near the
-# output are large at first.) Later the learning rate should shrink again, because a model that keeps jumping by the
-# same distance does not settle. The paper's **schedule** does both:
+# output are large at first.) Later the learning rate should shrink again, because a model that keeps jumping as far
+# does not settle. The transformer paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
@@ -643,7 +643,7 @@ plt.show()
 #
 # ## What was needed?
 #
-# The right panel is from a larger comparison of recipes, three seeds each (`python -m benchmarks.recipes`). **Predict
+# The warm-up runs are from a comparison of recipes, three seeds each (`python -m benchmarks.recipes`). **Predict
 # first:** which can be left out here, Adam, clipping, a learning rate that falls all the way to 0, or label smoothing?
 #
 # Any one of the four: leaving it out costs about one percentage point at most ([all
@@ -660,9 +660,9 @@ plt.show()
 # | a tenth of the learning rate | 83% |
 # | ten times the learning rate | 0% |
 #
-# And why Adam? Much of ordinary text consists of words that are each rare, and plain gradient descent is [slow for
+# And why Adam? Probably because much of ordinary text is rare words, and plain gradient descent is [slow for
 # these](#what-was-needed-in-figures). What matters most here is the learning rate. To find one, try values a factor of
-# 3 apart in short runs, and choose on the validation numbers; if the best is the first or last, try further.
+# 3 apart in short runs, and choose on the validation numbers; if the best is at either end, try further.
 #
 # So the loop works, given data, memory and no power cut. The rest of the chapter takes these three away.
 
@@ -671,7 +671,7 @@ plt.show()
 #
 # First the data. What if there are only 150 numbers instead of 20,000? Then an epoch has only two batches, and 600
 # steps are 300 epochs instead of three. We tried that with the recipe of [the loop](#a-loop-that-learns), but without
-# label smoothing, one of the remedies (`python -m benchmarks.overfitting`).
+# label smoothing, itself a remedy (`python -m benchmarks.overfitting`).
 #
 # The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss: on the left
 # with this recipe, on the right with a remedy, **weight decay** $\lambda = 1$: each step also shrinks every parameter a
@@ -708,8 +708,8 @@ plt.show()
 # To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. (The distance between
 # the two losses is the *generalisation gap*.) Anything meant to prevent overfitting is **regularisation**.
 #
-# The output compares remedies: *none* is the left panel, and each row below adds one. Losses are plain. All numbers are
-# means of three seeds at the end of training, with ± a standard deviation.
+# The output compares remedies: *none* is the left panel, and each row below adds one. Losses are plain. All values are
+# means of three seeds at the end of training, shares ± standard deviation.
 
 # %% lowest and last losses, and what is right then tags=["hide-input"]
 print(f"{'validation':19}{'numbers right':>15}{'loss':>10}")
@@ -723,9 +723,9 @@ for name, seeds in few.items():
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep a copy of the parameters that had the lowest loss, the dots in the figure. (The trainer below keeps such a
-#   copy, but never stops early.) In row *none* more numbers are right at the end than at the dots, although the
-#   validation loss is higher: by three to six percentage points. So if right answers matter, keep the model that gets
-#   the most right.
+#   copy, but never stops early.) In row *none*, three to six percentage points more numbers are right at the end than
+#   at the dots, although the validation loss is higher. So if right answers matter, keep the model that gets the most
+#   right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, apart from a jump halfway that we have not explained. Here
 #   it is done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`; for larger
@@ -1719,9 +1719,9 @@ plt.show()
 # ([Kunstner and others, 2024](https://arxiv.org/abs/2402.19449)). Say that a parameter gets the gradient 1 only at
 # every hundredth step. SGD moves it 100 times more slowly than one that gets 1 at every step, and Adam 14 times.
 #
-# **Warm-up.** At the chapter's learning rate three seeds show no clear difference. Even at twice that learning rate
-# nearly all numbers are right in the end without it; [the figure](#warm-up-and-schedule) shows only a delay. ([Chapter
-# 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learned without it.)
+# **Warm-up.** Even at twice the chapter's learning rate nearly all numbers are right in the end without it; [the
+# figure](#warm-up-and-schedule) shows only a delay. ([Chapter 8](08_encoder.ipynb#does-it-need-warm-up) has learning
+# rates at which nothing is learned without it.)
 #
 # **Clipping.** With Adam, three seeds show no clear difference. SGD, at the learning rate that is best with clipping,
 # needs 75 to 125 steps more for 99 percent without it.
