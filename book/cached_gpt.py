@@ -64,7 +64,7 @@ class CachedGPT(nn.Module):
 
 @torch.no_grad()
 def write(model, ids, count, temperature=1.0, top_p=1.0, end=None, generator=None):
-    """Append up to `count` tokens to ids (B, T); temperature 0 is greedy."""
+    """Append up to `count` tokens to ids (B, T); temperature 0 means greedy."""
     logits, caches = model(ids)  # prefill: the whole prompt in one pass
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for n in range(count):

@@ -65,7 +65,7 @@ class OneScreen(nn.Module):
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         self.dropout = nn.Dropout(dropout)
         for matrix in (p for p in self.parameters() if p.ndim == 2):
-            nn.init.xavier_uniform_(matrix)  # Glorot's start: chapter 8
+            nn.init.xavier_uniform_(matrix)  # Glorot's initialisation: chapter 8
         # small: the target table also produces the logits
         for table in (self.source_table, self.target_table):
             nn.init.normal_(table.weight, std=d_model**-0.5)

@@ -13,8 +13,8 @@
 # that, and measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation.
-# The chapter takes about 27 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
-# takes 6 more minutes. In a hurry? Read [One number of memory](#one-number-of-memory), [The other
+# The chapter takes about 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
+# takes 7 more minutes. In a hurry? Read [One number of memory](#one-number-of-memory), [The other
 # way](#the-other-way-keep-everything-and-look) and [The network of 2014](#the-network-of-2014).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
@@ -89,10 +89,11 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # ## Two cells
 #
 # A real state is a vector. The function that computes the new state from the old one and the word is called a **cell**.
-# The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1. Why
-# squeeze? Without it each word would add a term of its own to the state, whatever the other words are, so *good* would
-# add the same after *not* as without *not*. The squeeze, the function $\tanh$, is steep near 0 and flat far from it. So
-# the effect of *good* depends on the state, and *not* has changed the state. The new state is $h'$:
+# The plain cell (a *vanilla* or *Elman* RNN) mixes the word $x$ and the state $h$ with two matrices, and squeezes the
+# result between −1 and 1. Why squeeze? Without it each word would add a term of its own to the state, whatever the
+# other words are, so *good* would add the same after *not* as without *not*. The squeeze, the function $\tanh$, is
+# steep near 0 and flat far from it. So the effect of *good* depends on the state, and *not* has changed the state. The
+# new state is $h'$:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
@@ -102,7 +103,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # How long does a plain cell keep a word? A nudged word leaves the state changed a little, and each later step
 # multiplies this change by $W_h$, the same matrix whatever the word, and by the slope of $\tanh$, which is at most 1.
 # So a plain cell can hardly choose, word by word, what to keep. The best-known repair is the **LSTM** (long short-term
-# memory). It adds a second state, the **cell state** $c$, whose path to the next step avoids the matrix and the slope:
+# memory). It adds a second state, the **cell state** $c$. On the path from $c$ to the next $c'$ there is no matrix and
+# no $\tanh$:
 #
 # $$c' = f \odot c + i \odot g .$$
 #
@@ -111,9 +113,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Along this path a change is multiplied only by $f$, which is computed for each word: near 1 to keep, near 0 to forget.
 #
-# The state of the plain cell, $h$, is now the **hidden state**, what the cell shows of its memory:
-# $h' = o \odot \tanh c'$. While $o$ is near 0, a number can stay in $c$ unseen, and be used later. The vectors $f$,
-# $i$, $o$ and $g$ are computed from $x$ and $h$, each with a $W_x$, a $W_h$ and a $b$ of its own:
+# The state $h$, also called the **hidden state**, is here what the cell shows of its memory: $h' = o \odot \tanh c'$.
+# While $o$ is near 0, a number can stay in $c$ unseen, and be used later. The vectors $f$, $i$, $o$ and $g$ are
+# computed from $x$ and $h$, each with a $W_x$, a $W_h$ and a $b$ of its own:
 #
 # | | name | says | computed as |
 # |---|---|---|---|
@@ -122,8 +124,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # | $o$ | **output gate** | what share of $\tanh c'$ is shown | the same |
 # | $g$ | **candidate** | what is new | $\tanh(x W_x + h W_h + b)$ |
 #
-# A **gate** is a vector of numbers between 0 and 1, since $\sigma(z) = 1 / (1 + e^{-z})$ always lies there. Here is the
-# whole cell as a picture:
+# A **gate** is a vector of numbers between 0 and 1, since $\sigma(z) = 1 / (1 + e^{-z})$ always lies there. (The
+# **GRU** is a smaller relative, with two gates and no second state.) Here is the whole cell as a picture:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "An LSTM cell. Along the top the cell state c goes from left to right: it is multiplied by the forget gate f, then the input gate times the candidate, i times g, is added, and it leaves as c prime. Below, the word x and the hidden state h enter a box that computes f, i, g and o. From the new cell state a line goes down through tanh and a multiplication by o, and leaves as the new hidden state h prime."}}
 from classroom.diagram import Diagram
@@ -220,15 +222,16 @@ def lstm_cell(
 #
 # Nudge a word in each of its 8 numbers in turn, and see how each number of the last state moves. Each move, divided by
 # the nudge, is a derivative. Together they form a matrix, the *Jacobian*, with a row for each number of the word and a
-# column for each number of the state. By the chain rule it is a product with a factor for each step:
+# column for each number of the state (most texts have its transpose). By the chain rule it is a product with a factor
+# for each step:
 #
 # $$\frac{\partial s_t}{\partial x_{t-k}} = \frac{\partial s_{t-k}}{\partial x_{t-k}} \;
 # \frac{\partial s_{t-k+1}}{\partial s_{t-k}} \cdots \frac{\partial s_t}{\partial s_{t-1}} .$$
 #
 # So if a typical step keeps a half, $0.5^k$ is left. Here $s_t$ is the whole state: in the plain cell $h$ with its
-# $H = 24$ numbers, in the LSTM $h$ and $c$ with 48. For these networks *influence* is relative: the size of the word's
-# Jacobian (the root of the sum of the squared entries), divided by that of the latest word, so the latest word has
-# influence 1. We show the median of eight networks with different random weights.
+# $H = 24$ numbers, in the LSTM $h$ and $c$ with 48. A word's *influence* is now the size of its Jacobian (the root of
+# the sum of the squared entries), divided by that of the latest word. So the latest word has influence 1 in every
+# network, and they can be compared. We show the median of eight networks with different random weights.
 #
 # How weights start is called **initialisation**. We compare:
 #
@@ -312,7 +315,9 @@ for name in names:
 
 # %% [markdown]
 # Less than a ten-thousandth. The LSTM keeps about 30 times as much, still below a ten-thousandth. A sentence has about
-# twenty words, so at its end its first word would have almost no effect in such an untrained network.
+# twenty words, so at its end its first word would have almost no effect in such an untrained network. Training can open
+# gates and change $W_h$, and a trained LSTM reaches further. But it has to learn this from derivatives that start so
+# small.
 #
 # Why so little? At each step a small change of the state is multiplied by $W_h$, and then each entry by the slope of
 # $\tanh$. At this start $W_h$ shrinks a typical change to $1/\sqrt 3 = 0.58$ of its length
@@ -374,16 +379,17 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 #
 # Influence decides what can be learned. Training moves each parameter against the *gradient*, the derivative of the
 # error. A parameter serves at every step, so its gradient is a sum with a term for each step (*backpropagation through
-# time*). If the error depends on the last state, the step $k$ back acts on it only through all the states since then,
-# so its term contains the chain of Jacobians from that step on. If this chain has shrunk to $10^{-6}$, the term is next
-# to nothing beside the others, and training hardly responds to that step: the **vanishing gradient**. It made plain
-# networks hard to train on **long-range dependencies**, where the right answer depends on a word far back. The LSTM was
-# invented to overcome it.
+# time*). Say that the error depends on the last state. What the parameter did $k$ steps back reaches the error only
+# through all the states since then. So the term of that step contains the chain of Jacobians from there on. If this
+# chain has shrunk to $10^{-6}$, the term is next to nothing beside the others, and training hardly responds to that
+# step: the **vanishing gradient**. It made plain networks hard to train on **long-range dependencies**, where the right
+# answer depends on a word far back. The LSTM was invented to overcome it.
 #
 # Where each step multiplies by more than 1, the gradient grows instead. Fifty factors of 0.9 leave half a percent, but
 # fifty of 1.1 make 117: this is the **exploding gradient**. In training the loss can then leap up or become NaN (*not a
-# number*). **Clipping** helps: a gradient that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)).
-# It does not help against vanishing, because the far words' share of the gradient stays as small as it was.
+# number*). **Clipping** helps: a gradient that is longer than a limit is scaled down to it ([chapter
+# 11](11_training.ipynb#clipping)). It does not help against vanishing, because the far words' share of the gradient
+# stays as small as it was.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -426,7 +432,7 @@ assert [round(end(others), 1) for end in (min, max)] == [0.2, 0.8]
 # from the last state, with one matrix fitted by least squares (a *linear probe*). $R^2$ is the share of a number's
 # variance that the prediction explains: 1 is perfect recall, 0 is none.
 #
-# The table shows the mean $R^2$ over a word's 8 numbers, the median of three networks. For example, 0.98 in the first
+# The table shows $R^2$, averaged over a word's 8 numbers, for three networks the median. For example, 0.98 in the first
 # row stands for $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words: the **memory
 # capacity**.
 #
@@ -475,7 +481,8 @@ for name in names:
 # whatever the weights. The smallest case shows why. Let the state be one number that has read two independent ones of
 # variance 1, $h = x_1 + x_2$. A linear fit to $h$ explains half of the variance of each. With $h = 2 x_1 + x_2$ the
 # shares are 0.8 and 0.2. They sum to 1, and with a $\tanh$ to at most 1. So one number has a budget of 1 to share among
-# all that it has read, and a state of 24 has 24 such budgets ([proof](#why-not-more-than-24)).
+# all that it has read. A state of 24 has at most 24 such budgets: if its numbers are correlated, part of what they hold
+# is the same ([proof](#why-not-more-than-24)).
 #
 # Of 24 possible numbers the plain cell recalls 19. The orthogonal one forgets far more slowly, yet with 21 it recalls
 # hardly more. It spreads nearly the same memory over more words.
@@ -490,17 +497,20 @@ for name in names:
 # recalls at most three words of 8.
 #
 # Why not a larger state, then? It holds more, at a price: the state must grow with the text, and in these cells the
-# work of each step grows with the square of the state. Even 50 words of 8 numbers each need a state of 400. Its $W_h$
-# is $400 \times 400$, so $W_h$ alone takes 160,000 multiplications a step. For a state of 24 it takes 576.
+# work of each step grows with the square of the state. For a linear fit to recall 50 words of 8 independent numbers, a
+# state of 400 is needed. Its $W_h$ is $400 \times 400$, so $W_h$ alone takes 160,000 multiplications a step. For a
+# state of 24 it takes 576.
 #
 # Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But a state of fixed
 # width and precision can take only a fixed number of values, while the number of possible sentences grows exponentially
 # with their length. So beyond some length different sentences must share a state, however good the training. Forgetting
-# can be slowed, but a state of fixed size stays a bottleneck. The way out is to keep all the words.
+# can be slowed, but a state of fixed size stays a bottleneck. One way out is to keep all the words.
 #
-# (Does your own network forget, or is its state too small? Plot the size of the error's gradient with respect to the word
-# $k$ steps back, over $k$. If it falls exponentially to almost nothing, the gradient vanishes. If it is still large for
-# far words, but a probe cannot recover them, and a wider state helps, the state is too small.)
+# (If you train such a network: does it forget, or is its state too small? Early in training, plot the size of the
+# error's gradient with respect to the word $k$ steps back, over $k$. If it falls exponentially to almost nothing, the
+# gradient vanishes. If it is still large for far words, but a probe cannot recover them, and a wider state helps, the
+# state is too small. Later the plot proves less, because a trained network may have learned that far words do not
+# matter.)
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -592,9 +602,9 @@ plt.show()
 #
 # For *what gets paid?* give *debts* the score 9 and the other five words 0. Then *debts* gets
 # $e^9 / (e^9 + 5) = 0.9994$ of the weight, and each other word 0.0001. For *how often?* give the 9 to *always*. The
-# words stay, and only the scores change. So far this is only indexing, since we say where to look.
+# words stay, and only the scores change. So far this only picks a word by its position, because we say where to look.
 #
-# Does it work at any distance? Take 50 random words, and ask for the words 1, 10 and 40 steps back:
+# And the distance plays no part. Take 50 random words, and ask for the words 1, 10 and 40 steps back:
 
 
 # %%
@@ -620,9 +630,9 @@ for back in (1, 10, 40):
 # scores stay fixed, nudging a word moves the answer by the nudge times that word's weight: one factor, not a product
 # over steps. A word of small weight has little influence here, too, but its score decides that, not its distance.
 #
-# Here are influence and recall of the four recurrent networks as curves. The horizontal line at 1, on the right, is
-# attention that is told where to look, as above. (The recurrent networks are told the distance, too: every point was
-# fitted for its own distance.)
+# Here are influence and recall of the four recurrent networks as curves. The horizontal line at 1, on the right, is the
+# recall of attention that is told where to look, as above. (The recurrent networks are told the distance, too: every
+# point was fitted for its own distance.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a horizontal line at 1."}}
 colors = dict(
@@ -679,9 +689,9 @@ quiz.one_choice(
 # **sequence-to-sequence** network (*seq2seq*). A recurrent **encoder** read the source sentence, and a recurrent
 # **decoder** wrote the translation. From the source the decoder got only the encoder's last state, so everything had to
 # fit into one vector before the first word was written. The longer the sentence, the more has to fit in, and
-# translations did get worse with length ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)). Reading the source
-# backwards helped ([Sutskever and others, 2014](https://arxiv.org/abs/1409.3215)), but the vector stayed as small as it
-# was.
+# translations did get worse with length ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)). A state of 8,000
+# numbers, and reading the source backwards, helped a lot ([Sutskever and others,
+# 2014](https://arxiv.org/abs/1409.3215)). But the size was still fixed, whatever the length.
 #
 # Here is such a network, reading forwards; German *der Hund beißt ihn* is *the dog bites him*:
 
@@ -709,12 +719,13 @@ plt.show()
 
 # %% [markdown]
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. Before the decoder writes a word, its
-# own state $s$ serves as the query. A small network compares $s$ with each $h_j$ and gives this $h_j$ a score,
-# $r_j = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$. This is **additive attention**, also *Bahdanau
-# attention*. (With $D$ numbers in $s$, $H$ in $h_j$ and $A$ in between, $W$ is $(D, A)$, $U$ is $(H, A)$ and $v$ has
-# $A$ numbers; you write it in [exercise 2](#exercise-2-look-back-as-in-2014).) Softmax turns the scores into weights
-# $\alpha_j$, which say where to look. What comes back is the weighted sum of the states, the **context vector** $c$
-# (not the cell state of an LSTM):
+# own state $s$ serves as the query (the first $s$ is computed from a state of the encoder). The states of the two
+# networks need not have the same width or mean the same by each number, so a small network learns to compare them. It
+# gives each $h_j$ a score, $r_j = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$. This is **additive
+# attention**, also *Bahdanau attention*. (With $D$ numbers in $s$, $H$ in $h_j$ and $A$ in between, $W$ is $(D, A)$,
+# $U$ is $(H, A)$ and $v$ has $A$ numbers; you write it in [exercise 2](#exercise-2-look-back-as-in-2014).) Softmax
+# turns the scores into weights $\alpha_j$, which say where to look. What comes back is the weighted sum of the states,
+# the **context vector** $c$ (not the cell state of an LSTM):
 #
 # $$\alpha_j = \frac{e^{r_j}}{\sum_k e^{r_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 #
@@ -773,13 +784,13 @@ plt.show()
 # sentences of 50 words and more were translated no worse than shorter ones.
 
 # %% [markdown]
-# Can the bottleneck be seen in a small experiment? We trained five networks to copy strings of 2 to 32 random letters
-# (`python -m benchmarks.bottleneck`, half an hour). Encoder and decoder are LSTMs with 32, 64 or 128 numbers in $h$ and
-# in $c$. Training takes 2,000 steps, for one network 6,000. Four decoders get one vector, made of the last states of an
-# encoder that reads in both directions; the fifth has attention. The lines show the share of letters that are right in
-# new strings, when the decoder is given the right letters before each (guessing would get 0.04). They are means of
-# three random starts, with the best of four settings of the training (*learning rates*, [chapter
-# 7](07_learning.ipynb)), chosen on these strings.
+# How hard is it to learn to pack a text into one vector? We trained five networks to copy strings of 2 to 32 random
+# letters (`python -m benchmarks.bottleneck`, half an hour). Encoder and decoder are LSTMs with 32, 64 or 128 numbers in
+# $h$ and in $c$. Training takes 2,000 steps, for one network 6,000. Four decoders get one vector, made of the last
+# states of an encoder that reads in both directions; the fifth, of width 32, has attention. The lines show the share of
+# letters that are right in new strings, when the decoder is given the right letters before each (guessing would get
+# 0.04). They are means of three random starts, with the best of four settings of the training (*learning rates*,
+# [chapter 7](07_learning.ipynb)), selected on the same strings.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of letters right against the number of letters to copy, 2 to 32. Without attention all curves start at 1 and fall: width 32 from 8 letters on, to 0.34; width 64 from 10 on, to 0.45; width 128, and width 64 with three times the steps, from 14 on, to 0.57 and 0.60. With attention, at width 32, the line stays at 1."}}
 from classroom.measured import measured
@@ -812,10 +823,11 @@ plt.show()
 
 # %% [markdown]
 # Short strings come out right; the longer a string, the more letters are wrong. A wider state moves the fall to the
-# right. Longer training does, too, so at width 64 this is not yet the limit of what a vector can hold. But these four
-# networks must learn to pack all letters into one vector and to unpack them again. With attention nothing has to be
-# packed: the curve stays at 1, with little more than a third of the parameters of the networks of width 64, and in
-# about half the time of the 6,000 steps.
+# right. Longer training does, too, so at width 64 this is not yet the limit of what a vector can hold. What we see is
+# how hard it is to learn to pack all letters into one vector and to unpack them again. With attention nothing has to be
+# packed, and the curve stays at 1, at width 32, with little more than a third of the parameters of width 64. In time
+# this takes 1.4 times the 2,000 steps of width 64, and half of its 6,000. (Copying suits attention, because each letter
+# written is one letter read.)
 
 # %% tags=["proof"]
 ends = {name: round(shares.mean(axis=0)[-1], 2) for name, shares in at_best.items()}
@@ -837,6 +849,7 @@ for run in copied["runs"]:
 spent = {name: np.mean(seconds) for name, seconds in times.items()}
 longest = spent["width 64, three times the steps"]
 assert 0.4 < spent["attention, width 32"] / longest < 0.55
+assert round(spent["attention, width 32"] / spent["width 64"], 1) == 1.4
 
 # %% [markdown]
 # ## The transformer: no recurrence at all
@@ -873,13 +886,13 @@ assert 0.4 < spent["attention, width 32"] / longest < 0.55
 # | attention | $4 n d^2 + 2 n^2 d$ | 1 | 1 |
 #
 # The work has two parts. The first is the matrices. To multiply a word by a $d \times d$ matrix takes $d^2$
-# multiplications. A plain cell has two such matrices, and attention four: for what a word asks (its *query*), what it
-# is found by (*key*), what it hands over (*value*), and what becomes of the result (*output*; chapters 4 and 6). The
-# second part, in attention only, is the $n^2$ pairs of words: comparing the two takes $d$ multiplications, and
-# multiplying a vector by its weight $d$ more. So the work of attention is **quadratic** in $n$. It is more than that of
-# a plain cell at any length, because attention has four matrices and the cell two. It is more than that of an LSTM,
-# which has eight, beyond $2d$ words: with $d = 512$, the width of the original transformer, beyond about a thousand
-# ([counted below](#how-much-work-is-it)).
+# multiplications. A plain cell has two such matrices, and attention four: for what a word asks (its *query*), what
+# other words compare their queries with (*key*), what it hands over (*value*), and what becomes of the result
+# (*output*; chapters 4 and 6). The second part, in attention only, is the $n^2$ pairs of words: comparing the two takes
+# $d$ multiplications, and multiplying a vector by its weight $d$ more. So the work of attention is **quadratic** in
+# $n$. It is more than that of a plain cell at any length, because attention has four matrices and the cell two. It is
+# more than that of an LSTM, which has eight, beyond $2d$ words: with $d = 512$, the width of the original transformer,
+# beyond about a thousand ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*. In training the right translation is known, so its words are read
 # all at once, like the source ([chapter 9](09_decoder.ipynb)). But a plain cell or an LSTM needs $h_{t-1}$ before it
@@ -888,16 +901,18 @@ assert 0.4 < spent["attention, width 32"] / longest < 0.55
 #
 # When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It
 # then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text. So each
-# further word costs attention more than the last, while a recurrent cell does the same work for every word. (How many
-# numbers must be kept? When text is generated, a plain cell keeps $d$, and attention $2 n d$, a key and a value for
-# each word. In training both keep a few times $n d$ for the backward pass, and attention its $n^2$ weights, unless it
-# computes them again.)
+# further word costs attention more than the last, while a recurrent cell does the same work for every word. This is why
+# recurrent networks are still being developed ([Mamba](#in-one-breath), in the sources). (How many numbers must be
+# kept? When text is generated, a plain cell keeps $d$, and attention $2 n d$, a key and a value for each word. In
+# training both keep a few times $n d$, which the computation of the gradient needs, and attention its $n^2$ weights,
+# unless it computes them again.)
 #
 # ### Is attention an infinite memory?
 #
-# No, for two reasons. Its memory grows with the text, as we have just seen. And weight that is shared among more words
-# is *diluted*. Say that one word has the score 9, and all the others 0. It counts as much as $e^9 \approx 8{,}100$ of
-# them, so it gets 0.994 of the weight among 50 words, 0.62 among 5,000, and 0.14 among 50,000.
+# No, for two reasons. It keeps vectors of every word, so a long enough text no longer fits into memory. And weight that
+# is shared among more words is *diluted*. Say that one word has the score 9, and all the others 0. It counts as much as
+# $e^9 \approx 8{,}100$ of them, so it gets 0.994 of the weight among 50 words, 0.62 among 5,000, and 0.14 among 50,000.
+# A larger score makes up for this: among ten times as many words it must be $\ln 10 = 2.3$ larger.
 #
 # Nearly every transformer has a maximum text length, its **context length**, set by memory, by cost, or by the
 # positions that it was trained on. The layer itself fits any length: **the number of parameters does not depend on the
@@ -1095,8 +1110,8 @@ verdict
 # $(1, 0)$ into $(0, 1.1)$, which is longer, but that into $(0.33, 0)$: on average a factor of $\sqrt{0.33} = 0.57$ a
 # step. In general, where a matrix multiplies again and again, the average factor per step tends to one number, the size
 # of its largest *eigenvalue*. For our $W_h$ that is only about 0.6, close to the 0.58 by which it shrinks a typical
-# change in one step. So over many steps $W_h$ by itself shrinks every change. Strictly, slopes that differ between
-# entries could change this. The measurement shows that here they do not.
+# change in one step. So over many steps $W_h$ by itself shrinks every change. (The slopes of $\tanh$, which differ from
+# entry to entry, could in principle undo this. The measurement shows that here they do not.)
 #
 # The LSTM keeps more, because of the path through $h$. With the gate open it keeps about 0.97 per step (0.96 from 1 to
 # 5 steps back, 0.985 from 20 to 40, so not a single exponential). Cut that path, and 0.95 is left. With PyTorch's

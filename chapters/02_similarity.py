@@ -14,8 +14,8 @@
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the mean,
-# the variance and the normal distribution (covariance in Going further). It takes about 26 minutes to read, and 30 for
-# the exercises. [Going further](#going-further), at the end, takes 5 more minutes. Only the code? Read [a whole
+# the variance and the normal distribution (covariance in Going further). It takes about 27 minutes to read, and 30 for
+# the exercises. [Going further](#going-further), at the end, takes 6 more minutes. Only the code? Read [a whole
 # sentence at once](#a-whole-sentence-at-once) and [the mistake](#break-it-a-reshape-is-not-a-transpose) after it.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -40,7 +40,7 @@ transformer_map(built=2)
 # Multiply the question by a word, number by number, and add up. For *debts* this gives
 # $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$, for the other words 0. The sum is the word's **score**. A product is large
 # and positive where question and word both have large numbers of the same sign, so the score is high where the two
-# agree. (With 4 in place of the 2, every score would double, and the same word would win.)
+# agree. (The size of the 2 does not matter: with a 4 every score would double, and the same word would win.)
 #
 # Why multiply and add? Compare three ways to look something up:
 #
@@ -97,11 +97,11 @@ asked = {word: offer[1] + 2 * offer[2] for word, offer in offers.items()}
 assert [*asked.values()][:4] == [0, 6, 0, 3]
 
 # %% [markdown]
-# In attention the question is called the *query*; here it is $(0, 2, 0)$. A word is compared through its **key**; for
-# *debts* that is $(0, 3, 0)$. What the word hands over is its **value**. For *debts* that may be the word itself. In
-# this look-up every key gets a score, and only the value of the best key comes back. Attention returns a blend of all
-# values, with more of those whose keys score higher (chapters 3 and 4). This chapter is about the comparison of query
-# and key.
+# In attention the question is called the *query*; here it is $(0, 2, 0)$. What it is compared with is the word's
+# **key**; for *debts* that is $(0, 3, 0)$. What the word hands over is its **value**, which for now may be the word
+# itself. In this look-up every key gets a score, and only the value of the best key comes back. Attention returns a
+# blend of all values, with more of those whose keys score higher (chapters 3 and 4). This chapter is about the
+# comparison of query and key.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -151,7 +151,7 @@ tea, coffee, ice, train = vectors
 # Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **dimension** or *width*
 # $D$, here 3. In the original transformer the width of a word's vector is called $d_\text{model}$, in code `d_model`,
 # and that of queries and keys $d_k$. There nobody chooses the features: training finds the numbers ([chapter
-# 7](07_learning.ipynb)), and the features have no names.
+# 7](07_learning.ipynb)), and a single entry need not have a meaning that one could name.
 #
 # ## Multiply and add
 #
@@ -163,8 +163,8 @@ tea, coffee, ice, train = vectors
 # NumPy has it as `a @ b`; here it is spelled out because it is the subject. In this book **a signature says which
 # shapes fit**: `Real[np.ndarray, " D"]` is an array of real numbers with one axis, of size $D$, and `"*batch D"` allows
 # any number of axes before it. The notation is [jaxtyping](https://docs.kidger.site/jaxtyping/)'s, and `@shapes` checks
-# that each letter stands for one size throughout a call. Outside this book leave out the annotations and `@shapes`.
-# (The space in `" D"` only keeps linters quiet.)
+# that each letter stands for one size throughout a call. Outside this book leave out the annotations and `@shapes`. A
+# `#` allows a size of 1, too, as in NumPy's broadcasting.
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -205,7 +205,7 @@ print("tea and coffee ", dot(tea, coffee))
 
 # %% [markdown]
 # Coffee, 15 against 13, because it has the same *drink* and a larger *warm*. The dot product measures two things at
-# once: how nearly two vectors say the same thing, and how loudly they say it.
+# once: how nearly two vectors say the same thing, and how loudly they say it, which is their *magnitude*.
 #
 # ## Direction and length
 #
@@ -263,8 +263,8 @@ plt.show()
 #
 # For angles below a right angle the cosine is positive, and so is the dot product. Beyond it, as for tea and ice, both
 # are negative; at a right angle both are 0. As a picture: $\|b\| \cos\theta$ is the length of the *shadow* that $b$
-# casts on the direction of $a$ (with a minus if it falls behind), and the dot product is that shadow times the length
-# of $a$.
+# casts on the direction of $a$, its **projection** (with a minus if it falls behind), and the dot product is that
+# shadow times the length of $a$.
 #
 # For the angle alone, divide by both lengths. What is left is the **cosine similarity**:
 #
@@ -336,7 +336,7 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # The original transformer uses the dot product, divided by a fixed number, the same for all keys (chapter 3 derives
 # it). A key's own length is not divided out, so it counts. What difference does that make? Compare three keys with
-# *what gets paid?*, $(0, 2, 0)$: the plain *debts*, a longer one, and a word that says yes to everything:
+# *what gets paid?*, $(0, 2, 0)$: the plain *debts*, a longer one, and a key that matches everything:
 #
 # | key | distance | cosine | dot product |
 # |---|---|---|---|
@@ -344,9 +344,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | $(0, 9, 0)$ | 7 | **1** | **18** |
 # | $(9, 9, 9)$ | 14.5 | 0.58 | **18** |
 #
-# The cosine ignores the key's length, and lowers the score of $(9, 9, 9)$, which also says yes to what nobody asked
-# for. The dot product rewards the length of the shadow. What nobody asked for is multiplied by 0, so it does not count.
-# In the picture, which leaves out *often*, $(0, 9)$ and $(9, 9)$ cast the same shadow on the query's direction:
+# The cosine ignores the key's length, and lowers the score of $(9, 9, 9)$, which also offers what nobody asked for. The
+# dot product rewards the length of the shadow. What nobody asked for is multiplied by 0, so it does not count. In the
+# picture, which leaves out *often*, $(0, 9)$ and $(9, 9)$ cast the same shadow on the query's direction:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three panels with the axes person and thing. In each the query, a red arrow of length 2, points up along thing, and a blue key: 0, 3 points up, its shadow on the query's direction is 3 long, score 6; 0, 9 points up, shadow 9, score 18; 9, 9 points up to the right, and its shadow is 9, too, score 18."}}
 figure, panels = plt.subplots(1, 3, figsize=(7, 2.5), sharey=True)
@@ -369,15 +369,14 @@ plt.show()
 #
 # | | dot product | cosine | distance |
 # |---|---|---|---|
-# | a longer key | higher scores with queries less than 90° away, lower ones beyond 90°: length magnifies a score and keeps its sign | changes nothing | comes nearer to some queries and moves away from others |
+# | a longer key | higher scores with queries less than 90° away, lower ones beyond 90°: length magnifies a score and keeps its sign | changes nothing | is nearer to some queries and farther from others |
 # | a longer query | ranking unchanged, gaps wider | changes nothing | may change the ranking |
-# | good for | a look-up in which some keys should win more often | asking which texts are alike: direction shows what a text says, and length often only how much of it there is | measured quantities, where more is not better: $(0, 9, 0)$ really differs from $(0, 3, 0)$ |
+# | good for | a look-up in which some keys should count more where they match | asking which texts are alike: direction shows what a text says, and length often only how much of it there is | measured quantities, where more is not better: $(0, 9, 0)$ really differs from $(0, 3, 0)$ |
 #
 # **For keys of equal length all three rank alike**, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\,q \cdot k$, and then
-# only $q \cdot k$ differs between keys. The transformer of 2017 keeps the lengths. So that what is not asked for costs
-# nothing has a price: a key that says yes to everything, such as $(9, 9, 9)$, can win too often: it scores 18 for
-# *every* question that asks with a 2 for one feature. Training can shorten such a key, and lengthen one that is often
-# worth finding.
+# only $q \cdot k$ differs between keys. The transformer of 2017 keeps the lengths. That has a price. What nobody asked
+# for costs nothing, so a key that matches everything, such as $(9, 9, 9)$, can win too often: it scores 18 for *every*
+# query that has one 2 and zeros. Training can shorten such a key, and lengthen one that is often worth finding.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -408,13 +407,14 @@ quiz.number(
 )
 
 # %% [markdown]
-# ## How alike are strangers?
+# ## How alike are random vectors?
 #
 # In the original transformer the vector of a word has 512 entries, and the queries and keys, which chapter 4 makes from
 # words, have 64. Is a cosine of 0.5 a lot there? Before we trust a high score, we must know how high a score chance
-# alone can give, and chapter 3 will need that number to keep scores in range. So take strangers: every entry is drawn
-# independently from a normal distribution with mean 0 and variance 1. For 10,000 pairs of each width, the code below
-# prints the *typical size* of the cosine, the root of the mean of its square (**RMS**).
+# alone can give, and chapter 3 will need that number, because wide vectors have large dot products. So take vectors
+# that have nothing to do with each other: every entry is drawn independently from a normal distribution with mean 0 and
+# variance 1. For 10,000 pairs of each width, the code below prints the *typical size* of the cosine, the root of the
+# mean of its square (**RMS**).
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -438,13 +438,14 @@ for width in widths:
 # %% [markdown]
 # The cosines gather around 0, and their typical size is $1/\sqrt{D}$: four times the width, half the size.
 #
-# Why $1/\sqrt D$? Start with the *dot product* of two strangers. It is a sum of $D$ products $a_i b_i$. Each has mean
-# 0, so its variance is the mean of $a_i^2 b_i^2$. Because $a_i$ and $b_i$ are independent, this is the mean of $a_i^2$
-# times the mean of $b_i^2$, and both are 1, the variance of an entry. The $D$ terms are independent, too, so their
-# variances add up to $D$, and the typical size of the sum is $\sqrt D$ (not $D$, because positive and negative terms
-# mostly cancel). Chapter 3 will divide scores by this root, with the width of the keys as $D$. For the cosine, divide
-# by the two lengths. Each is the root of a sum of $D$ squares of mean 1, so it is about $\sqrt D$, because in a wide
-# space the sum is close to $D$. And $\sqrt D / (\sqrt D \cdot \sqrt D)$ is $1/\sqrt D$. ([Going
+# Why $1/\sqrt D$? Start with the *dot product* of two such vectors. It is a sum of $D$ products $a_i b_i$. Each has
+# mean 0, so its variance is the mean of $a_i^2 b_i^2$. Because $a_i$ and $b_i$ are independent, this is the mean of
+# $a_i^2$ times the mean of $b_i^2$, and both are 1, the variance of an entry. The $D$ terms are independent, too, so
+# their variances add up to $D$, and the typical size of the sum is $\sqrt D$ (not $D$, because positive and negative
+# terms mostly cancel). Chapter 3 will divide scores by this root, with the width of the keys as $D$. For the cosine,
+# divide by the two lengths. Each is the root of a sum of $D$ squares of mean 1. That sum is $D$ on average, and its
+# spread grows only like $\sqrt D$, again because the terms are independent. So in a wide space the length is close to
+# $\sqrt D$. And $\sqrt D / (\sqrt D \cdot \sqrt D)$ is $1/\sqrt D$. ([Going
 # further](#why-exactly-one-over-the-root-of-the-width) has it exactly.)
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
@@ -452,13 +453,14 @@ for width in widths:
 #
 # So is 0.5 high? At width 2, two pairs in three have a cosine above 0.5 or below $-0.5$. At width 64, where 0.5 is four
 # times the typical size, only about two pairs in 100,000 do. So a key whose cosine with a query is 0.5 stands out among
-# thousands of random ones.
+# thousands of random ones. Learned vectors are not drawn like that. They can share a direction, and then all their
+# cosines are higher, so measure what chance gives on the model itself, as we do next.
 
 # %% tags=["proof"]
 assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
 assert 87 < np.degrees(np.arccos(typical[512])) < 88
 cosines = np.linspace(-1, 1, 200_001)
-density = (1 - cosines**2) ** ((64 - 3) / 2)  # of a stranger's cosine at width 64
+density = (1 - cosines**2) ** ((64 - 3) / 2)  # of a random cosine at width 64
 assert round(1e5 * density[abs(cosines) > 0.5].sum() / density.sum()) == 2
 
 # %% [markdown]
@@ -474,14 +476,15 @@ assert round(1e5 * density[abs(cosines) > 0.5].sum() / density.sum()) == 2
 # *drink* and *a cup of*. Now suppose that a model is trained on a lot of text to guess, from the vector of a word,
 # which words stand near it (one kind of *word2vec* does this). Each word has two vectors, one as the given word and one
 # as the neighbour. A pair's score is the dot product of the given word's first vector and the neighbour's second. *Tea*
-# and *coffee* have nearly the same neighbours, such as *cup*, so they need nearly the same scores with all second
-# vectors. These point in many directions, so only similar vectors give such scores.
+# and *coffee* share many neighbours, such as *cup*, so they need similar scores with many second vectors. The second
+# vectors point in many directions, and only vectors that are alike score alike with all of them.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book.
 # [Chapter 15](15_pretrained.ipynb) runs all of it. Here we need only its first part, the **embedding table**: 30,522
-# rows of 384 learned numbers. They, too, were learned from the company of words. Nearly every row is the *embedding* of
-# a **token**: a word, part of a word or a character. Looking up a word means picking its row; multiplying its one-hot
-# vector by the embedding table does the same.
+# rows of 384 learned numbers. They were learned with the rest of the model, from running text and then from pairs of
+# sentences that belong together. So here, too, company decides. Nearly every row is the *embedding* of a **token**,
+# which is a word, part of a word or a character; a few rows are reserved. Looking up a word means picking its row;
+# multiplying its one-hot vector by the embedding table does the same.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -508,7 +511,7 @@ for word in ("tea", "debts", "python"):
     )
 
 # %% [markdown]
-# Of some 21,000 words, the nearest to *tea* is *coffee*, and no label told the model which words are drinks.
+# Of some 21,000 words, the nearest to *tea* is *coffee*, and nobody gave the model a list of drinks.
 #
 # The neighbours of *debts* include *creditors* and *owed*, words that go with debts but do not mean the same. So a high
 # cosine can mean that two words are alike (*similarity*), or only that they belong together (*relatedness*). Even
@@ -523,15 +526,16 @@ for word in ("tea", "debts", "python"):
 #
 # Is a cosine of 0.44 high? Compare with others from the same model ([measured below](#how-high-is-high)):
 #
-# | | typical cosine |
+# | | cosine |
 # |---|---|
-# | two words drawn at random | ±0.07 |
-# | a random vector that means nothing, and the nearest of 21,000 words | 0.29 |
-# | a word and the nearest other word | 0.58 |
+# | two words drawn at random: typical size (RMS) | 0.07 |
+# | a random vector, and the nearest to it of the 21,000 words: mean | 0.29 |
+# | a word, and the nearest other word: median | 0.58 |
 #
-# If you have chosen a pair beforehand, compare with random pairs. If you have found it by a search, compare with the
-# best of equally many random candidates, because the best of many can be high by luck alone. So the 0.44 of *coffee* is
-# well above luck, but below the usual nearest word, which is often another form of the same word (*debt*, *debts*).
+# If you have chosen a pair beforehand, compare with random pairs. If you have found it by a search, compare with what a
+# meaningless query finds in the same search, because the best of many can be high by luck alone. So the 0.44 of
+# *coffee* is well above luck, but below the usual nearest word, which can be another form of the same word (*debt*,
+# *debts*). No threshold holds for all models: measure these three for yours.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -546,10 +550,12 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # the other the key. In the matrix of results, the **similarity matrix**, **each query has a row and each key has a
 # column**, as everywhere in this book.
 #
-# For 6 words that is 36 dot products, and for 1,000 a million: the cost is *quadratic* in the number of words. They
-# need not be computed one by one, because every entry of a matrix product is a dot product too: of a row of the first
-# matrix with a column of the second. So stack the queries $q_i$ as the rows of $Q$ and the keys $k_j$ as the rows of
-# $K$. Transposed, $K$ has the keys as columns, and all the dot products at once are
+# For 6 words that is 36 dot products, and for 1,000 a million: the work is *quadratic* in the number of words, and so
+# is the memory for the results. Each takes $D$ multiplications, so twice the width is twice the work, but no more
+# results. They need not be computed one by one, because every entry of a matrix product is a dot product too: of a row
+# of the first matrix with a column of the second. The multiplications are the same, but a library does many of them at
+# once, and uses each number that it has loaded many times. So stack the queries $q_i$ as the rows of $Q$ and the keys
+# $k_j$ as the rows of $K$. Transposed, $K$ has the keys as columns, and all the dot products at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
@@ -558,11 +564,15 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
-# The first question finds *debts*, the second *always*. One matrix product compares all pairs. (Swap them, and
-# $K Q^\top$ is the transpose: each row then holds what one *key* gets from all queries. If $T = S$ no shape gives it
-# away, so compare an entry off the diagonal with the definition.) Attention that does so is **dot-product attention**.
-# The decoder of [chapter 1](01_why_attention.ipynb#the-network-of-2014) ran the same small network on every pair
-# (*additive attention*).
+# The first question finds *debts*, the second *always*. One matrix product compares all pairs. (The product in the
+# other order, $K Q^\top$, is the transpose: a row then holds what one *key* gets from all queries. If $T = S$ no shape
+# gives the mistake away, so compare an entry off the diagonal with the definition.)
+#
+# Attention that scores like this is **dot-product attention**. The decoder of [chapter
+# 1](01_why_attention.ipynb#the-network-of-2014) ran the same small network on every pair (*additive attention*), which
+# takes a $\tanh$ of a whole vector for each. The dot product won because all pairs are one matrix product, which is
+# faster and needs less memory. It has no parameters, so what counts as a match must be learned in the queries and keys
+# themselves.
 #
 # As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code:
 
@@ -684,11 +694,11 @@ print("the row of 'tea', transposed:", right[5].round(2))
 print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 
 # %% [markdown]
-# No error, the same shape, numbers of a believable size. But `reshape` keeps the numbers in reading order and cuts them
-# into new rows, so that a "key" is now made of numbers from different words. One number gives it away: the last, tea's
-# likeness to itself, which is not 1. Where the same vectors are queries and keys, the matrix must be symmetric, and
-# with vectors of length 1 its diagonal must be ones. When queries and keys differ, neither test applies. Then compare
-# one entry with the definition: entry `[0, 3]` must be the dot product of `queries[0]` with `keys[3]`.
+# No error, the same shape, numbers that look believable one by one. But `reshape` keeps the numbers in reading order
+# and cuts them into new rows, so that a "key" is now made of numbers from different words. One number gives it away:
+# the last, tea's likeness to itself, which is not 1. Where the same vectors are queries and keys, the matrix must be
+# symmetric, and with vectors of length 1 its diagonal must be ones. When queries and keys differ, neither test applies.
+# Then compare one entry with the definition: entry `[0, 3]` must be the dot product of `queries[0]` with `keys[3]`.
 
 # %% tags=["proof"]
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
@@ -928,10 +938,10 @@ print(
 
 # %% [markdown]
 # None of the 300 random vectors reached 0.44. The nearest word can be another form of the same word, as *debt* is of
-# *debts*. Two words drawn at random have 0.07, where strangers of this width would have $1/\sqrt{384} = 0.05$. In some
-# models the cosines of words drawn at random are far above 0, because all vectors share a common part (**anisotropy**;
-# shown for vectors in context by [Ethayarajh, 2019](https://aclanthology.org/D19-1006/)). In such a model, subtract the
-# mean vector before you compare.
+# *debts*. Two words drawn at random have 0.07, where random vectors of this width would have $1/\sqrt{384} = 0.05$. In
+# some models the cosines of words drawn at random are far above 0, because all vectors share a common part
+# (**anisotropy**; shown for vectors in context by [Ethayarajh, 2019](https://aclanthology.org/D19-1006/)). In such a
+# model, subtract the mean vector before you compare.
 
 # %% tags=["proof"]
 assert round(float(nearest_of_all), 2) == 0.58
@@ -943,12 +953,12 @@ assert luckiest.max() < 0.43
 # %% [markdown]
 # ### Why exactly one over the root of the width?
 #
-# The $D$ entries of a [stranger](#how-alike-are-strangers) are independent, so the density of a vector $x$ is, up to a
-# constant, the product of all $e^{-x_i^2/2}$, which is $e^{-\lVert x \rVert^2/2}$. This depends only on the length of
-# $x$, so every direction is equally likely. Now take two vectors, and turn the space until the first points along
-# $(1, 0, \dots, 0)$. Turning changes no angle. And the second still points in every direction equally often, because it
-# is independent of the first. Scale both to length 1, and call the second $u$. Then their cosine is their dot product,
-# $(1, 0, \dots, 0) \cdot u$, which is the entry $u_1$.
+# The $D$ entries of such a [random vector](#how-alike-are-random-vectors) are independent, so the density of a vector
+# $x$ is, up to a constant, the product of all $e^{-x_i^2/2}$, which is $e^{-\lVert x \rVert^2/2}$. This depends only on
+# the length of $x$, so every direction is equally likely. Now take two vectors, and turn the space until the first
+# points along $(1, 0, \dots, 0)$. Turning changes no angle. And the second still points in every direction equally
+# often, because it is independent of the first. Scale both to length 1, and call the second $u$. Then their cosine is
+# their dot product, $(1, 0, \dots, 0) \cdot u$, which is the entry $u_1$.
 #
 # So how large is $u_1$? The squares $u_1^2, \dots, u_D^2$ sum to 1, because $u$ has length 1. No axis is favoured, so
 # all $D$ squares have the same mean, which must be $1/D$. Its square root, the typical size of $u_1$, is $1/\sqrt D$.
@@ -956,17 +966,17 @@ assert luckiest.max() < 0.43
 # %% [markdown]
 # ### More features than dimensions
 #
-# In a wide space random vectors are almost at right angles ([above](#how-alike-are-strangers)), so there is room for
-# many. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes: the largest of their
-# cosines in absolute value lay between 0.21 and 0.24 in ten draws. The number of nearly perpendicular directions that
-# fit grows exponentially with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture
-# 2).
+# In a wide space random vectors are almost at right angles ([above](#how-alike-are-random-vectors)), so there is room
+# for many. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes: the largest of their
+# cosines in absolute value lay between 0.21 and 0.24 in ten draws. If all cosines may be up to a fixed size, however
+# small, the number of directions that fit grows exponentially with the width ([Ball,
+# 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
 #
 # A model could use that, and small ones have been shown to do so ([Elhage and others,
 # 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). Such a model gives every *feature*, such as *is a
-# drink* or *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The
-# price is noise. Suppose that there are 2,000 such features, and a word has $n$ of them. Take the dot product of the
-# sum of $n$ random unit vectors with one of them:
+# drink* or *is hot*, a direction of its own, although there are more features than dimensions (**superposition**). A
+# word is the sum of the features that it has. The price is noise. Suppose that there are 2,000 such features, and a
+# word has $n$ of them. Take the dot product of the sum of $n$ random unit vectors with one of them:
 #
 # $$(v_1 + v_2 + \dots + v_n) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_n \cdot v_1 .$$
 #
@@ -977,8 +987,8 @@ assert luckiest.max() < 0.43
 # must tell the 20 features that are present from the 1,980 that are *absent*. The dot products with the present ones
 # should be 1, but the smallest of the 20 is 0.65. Those with the absent ones should be 0, but they are about as noisy,
 # and the largest of so many is 0.68 (means of 400 draws). In more than half of the draws no threshold separates present
-# from absent. So if features are read by single dot products, there may be many, but only a few of them can be present
-# at a time.
+# from absent. So if directions are random, and features are read by single dot products, there may be many, but only a
+# few of them can be present at a time. (Training can choose better directions than chance.)
 
 # %% tags=["proof"]
 crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))

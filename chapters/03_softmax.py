@@ -13,8 +13,8 @@
 # from the best match. And it shows why transformers divide their scores by the square root of the width of the keys.
 #
 # You need [chapter 2](02_similarity.ipynb), means and variances, the derivative of $e^x$, the quotient rule and the
-# chain rule. The chapter takes about 29 minutes to read, and 20 for the exercises. [Going further](#going-further), at
-# the end, takes 7 more minutes. Only the code? Read [scaled dot-product attention](#scaled-dot-product-attention) and
+# chain rule. The chapter takes about 30 minutes to read, and 20 for the exercises. [Going further](#going-further), at
+# the end, takes 9 more minutes. Only the code? Read [scaled dot-product attention](#scaled-dot-product-attention) and
 # the two sections *Break it*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
@@ -53,9 +53,8 @@ print("the best match is", drinks[best], "with price and litres", values[best])
 # Coffee wins, and tea is discarded, although it fits nearly as well: that is one fault.
 #
 # There is a worse fault. Turn the query slowly: the answer does not move, and then it jumps. The query $(0.01, 1, 0)$
-# finds coffee, and $(-0.01, 1, 0)$ finds tea. But a machine that learns asks: "If I change the query a little, does the
-# answer get better?" Here the answer nearly always stays the same, so the machine cannot find a better query in small
-# steps.
+# finds coffee, and $(-0.01, 1, 0)$ finds tea. But training asks: "If I change the query a little, does the answer get
+# better?" Here the answer nearly always stays the same, so training cannot find a better query in small steps.
 #
 # Both faults have the same cure: give every key a *share*, and let the answer be a blend of all values.
 #
@@ -79,9 +78,9 @@ with np.errstate(all="ignore"):
 # to 0.36. But such a shift should change nothing, because it favours no key. To see this, give every key a fourth entry
 # of 1, and the query a fourth entry of 10: every score rises by 10, but the new entry is the same for all keys.
 #
-# Could we subtract the lowest score first? Then only differences count and no share is negative. But now a bad key
-# changes how two good ones share: keys with the scores 6 and 5 get shares in the ratio 2 to 1 if the lowest score is 4,
-# and 106 to 105 if it is $-100$.
+# Could we subtract the lowest score first? Then only differences count and no share is negative. But the lowest key
+# gets nothing, whatever its score, and a bad key changes how two good ones share: keys with the scores 6 and 5 get
+# shares in the ratio 2 to 1 if the lowest score is 4, and 106 to 105 if it is $-100$.
 #
 # So we ask for five things. Many formulas meet the first two. All five together leave only one kind of formula, as we
 # shall see.
@@ -94,12 +93,12 @@ with np.errstate(all="ignore"):
 # 5. The ratio of two shares depends on their two scores alone: whichever keys have these scores, and whatever else is
 #    in the list.
 #
-# By demand 5 the shares of two keys with the scores $s$ and $t$ have a ratio that depends on $s$ and $t$ alone. By
-# demand 4 we may subtract $t$ from all scores, so the ratio is that of the scores $s - t$ and 0. So **the ratio of two
-# shares depends on the difference of their scores, and on nothing else.**
+# Take two keys with the scores 6 and 5. By demand 5 the ratio of their shares depends on the 6 and the 5 alone. By
+# demand 4 we may subtract 5 from all scores, so 1 and 0 have the same ratio, and so have 101 and 100. In general, **the
+# ratio of two shares depends on the difference of their scores, and on nothing else.**
 #
-# This settles the formula. Let $f(x)$ be the ratio that belongs to the difference $x$: the share of one key, divided by
-# that of another whose score is lower by $x$.
+# From this the formula follows. Let $f(x)$ be the ratio that belongs to the difference $x$: the share of one key,
+# divided by that of another whose score is lower by $x$.
 #
 # Take three keys: the first scores 1 more than the second, and the second 1 more than the third. So each gets $f(1)$
 # times the share of the next: if $f(1)$ is 3, the three share 9 to 3 to 1. The first is 2 ahead of the third and gets
@@ -222,8 +221,8 @@ quiz.one_choice(
 #
 # A sum whose weights are not negative and sum to 1 is a **weighted average**, or *convex combination*: each number of
 # the answer lies between the smallest and the largest in its column of the values. (All its numbers use the same
-# weights, so no blend costs 40 *and* has 0.3 litres. As every weight is positive, no single value is reached exactly,
-# and nothing can be enlarged or subtracted.)
+# weights, so no blend costs 40 *and* has 0.3 litres. The largest of a column is not reached, because every weight is
+# positive, and nothing can be enlarged or subtracted.)
 #
 # Now take $T$ queries at once, and $S$ keys whose values have the width $D$ ($d_v$ in papers). The weights are a matrix
 # $W$ of shape $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, D)$, with a row for each
@@ -271,12 +270,13 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 
 # %% [markdown]
 # The answer costs 2.91, which is not on the list: it is mostly coffee and about a quarter tea. Even the train, with
-# less than half a percent of the weight, puts 0.20 into the answer, because every finite score gets some weight, unless
-# it rounds to 0. And since the weights always sum to 1, a soft look-up always hands over something: it cannot answer
-# *nothing found*, unless a value is near 0, or values cancel out. A hard look-up cannot either: it returns the least
-# bad entry at full strength. (A Python dictionary raises `KeyError`.) If all keys score equally, the soft look-up
-# returns the plain average. Trained models often avoid this: when nothing fits, they give the weight to one token where
-# it does no harm, an [attention sink](15_pretrained.ipynb#why-do-heads-look-at-tokens-that-stand-for-no-word).
+# less than half a percent of the weight, puts 0.20 into the answer, because its value is 40. So a small weight need not
+# mean a small effect. And since the weights always sum to 1, a soft look-up always hands over something: it cannot
+# answer *nothing found*, unless a value is near 0, or values cancel out. A hard look-up cannot either: it returns the
+# least bad entry at full strength. (A Python dictionary raises `KeyError`.) If all keys score equally, the soft look-up
+# returns the plain average. Trained models often avoid such an average: when nothing fits, they give the weight to one
+# token where it does no harm, an [attention
+# sink](15_pretrained.ipynb#why-do-heads-look-at-tokens-that-stand-for-no-word).
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
@@ -308,38 +308,16 @@ plt.show()
 # hard choice has a slope of 0 everywhere but at its jumps, where it has none. Attention is this soft look-up, *soft
 # attention*.
 #
-# Nobody buys a blended price, but attention blends word vectors. Is such a blend still like the words in it? Yes: take
-# two vectors of length 1 at right angles, and add half of each. The sum has length $\sqrt{1/2}$ and the dot product
-# $\tfrac12$ with each, so its cosine with each is 0.71. An unrelated word has about 0. Is the blend also near to a word
-# that fits both? Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter
-# 2](02_similarity.ipynb#real-vectors). Which words are nearest?
-
-# %% the words nearest to a blend tags=["hide-input"]
-from dotformer.by_hand.similarity import normalize
-from dotformer.support.published import minilm_embeddings
-
-row_of, embeddings = minilm_embeddings()
-known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
-rows = normalize(embeddings[[row_of[word] for word in known]])
-pair = rows[[known.index("account"), known.index("river")]]
-cosines = rows @ normalize(weighted_average(np.array([0.6, 0.4]), pair))
-nearest = np.argsort(-cosines)[:5]
-print(*(f"{known[n]} {cosines[n]:.2f} " for n in nearest))
-assert known[nearest[-1]] == "bank"
-bank = rows[known.index("bank")]
-assert (
-    np.round(pair @ bank, 2).tolist() == [0.31, 0.25]
-    and cosines[nearest[-1]] > 0.38
-)
-
-# %% [markdown]
-# After the two words and their plurals comes *bank*, the nearest of all the others. (To *account* alone its cosine is
-# 0.31, to *river* 0.25.) We chose the pair and the shares. For most pairs nothing so neat appears.
+# Nobody buys a blended price, but attention blends word vectors. Is such a blend still like the words in it? If they
+# are few, yes: take two vectors of length 1 at right angles, and add half of each. The sum has length $\sqrt{1/2}$ and
+# the dot product $\tfrac12$ with each, so its cosine with each is 0.71, and an unrelated word has about 0. With $n$
+# equal shares it is $1/\sqrt n$, because each word is a smaller part of the sum: 0.1 for a hundred words. ([Can a blend
+# also be near a word that fits both?](#is-a-blend-near-a-word-that-fits-both))
 
 # %% [markdown]
 # ## Break it: scores of a thousand
 #
-# Code for this look-up can fail in two ways: one shows in the result, and the other goes unnoticed.
+# Here are two ways in which code for this look-up fails. One shows in the result, and the other goes unnoticed.
 #
 # **Predict first.** `shares_by_loop([1000, 1001, 1002])` has the same differences as 0, 1, 2. What does it return?
 
@@ -350,14 +328,17 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
 # The loop returns `nan`, "not a number". Python's `float`, which NumPy calls float64, ends near $e^{709.8}$, so
-# $e^{1000}$ **overflows** to infinity, and infinity over infinity is undefined.
+# $e^{1000}$ **overflows** to infinity, and infinity over infinity is undefined. Narrower numbers end sooner: float32
+# near $e^{88.7}$, and float16 near $e^{11.1}$. Scores near $-1000$ fail, too: all exponentials round to 0, and 0/0 is
+# undefined.
 #
 # The function `softmax` subtracts the largest score from all scores. The largest exponential is then $e^0 = 1$, so none
 # can overflow, and the sum is at least 1, so you never divide by 0. Very small exponentials may still round to 0
 # (**underflow**). To the answer this does no harm, since such a weight would have added next to nothing. (Its logarithm
 # is another matter, exercise 2, and such a key can hardly learn.)
 #
-# A score of minus infinity gets the weight 0, exactly. Chapter 4 leaves words out in this way, with a *mask*.
+# A score of minus infinity gets the weight 0, exactly. In a row of nothing else every weight would be 0/0, so `softmax`
+# raises an error. Chapter 4 leaves words out in this way, with a *mask*.
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
@@ -389,8 +370,8 @@ except ValueError as error:
     print("weighted_average says:", error)
 
 # %% [markdown]
-# If all scores are equal, and there are as many keys as queries, the mistake is invisible. Test with more keys than
-# queries: over the wrong axis the entries sum to the number of keys, so the rows cannot all sum to 1.
+# If all scores are equal, and there are as many keys as queries, the mistake is invisible. Test with different numbers
+# of keys and queries: over the wrong axis all entries sum to the number of keys, so the rows cannot all sum to 1.
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)
@@ -560,13 +541,13 @@ quiz.one_choice(
 #
 # A network starts from random numbers (its *initialisation*), chosen so that the entries of its vectors have roughly
 # size 1. Its queries and keys are word vectors multiplied by different random matrices (chapter 4), and thus even a
-# word's own query and key are unrelated. So, as a simplification, let all queries and keys at the start be strangers,
-# as in chapter 2: vectors whose entries are all independent, with mean 0 and **variance** 1. The variance is the mean
+# word's own query and key are unrelated. So, as a simplification, let all queries and keys at the start be random
+# vectors, as in chapter 2, whose entries are all independent, with mean 0 and **variance** 1. The variance is the mean
 # squared distance from the mean; if the mean is 0, it is the mean of the square.
 #
-# [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here is the argument
-# once more, for any distribution. For independent numbers the mean of a product is the product of the means. So one
-# product, $q_i k_i$, has mean 0, and its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
+# [Chapter 2](02_similarity.ipynb#how-alike-are-random-vectors) found how large their dot products are; here is the
+# argument once more, for any distribution. For independent numbers the mean of a product is the product of the means.
+# So one product, $q_i k_i$, has mean 0, and its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
 #
 # The score, the sum of all $d_k$ products, has mean 0, too, so its variance is the mean of its square. Multiply this
 # square out: two different terms make a product such as $q_1 k_1 q_2 k_2$, with mean 0, since its four numbers are
@@ -582,34 +563,35 @@ quiz.one_choice(
 # the other.
 #
 # The cure is a division. Dividing the scores by $c$ divides their variance, $d_k$, by $c^2$. So with $c = \sqrt{d_k}$
-# the variance is 1 at every width: the width sets the temperature. Two scores then typically differ by $\sqrt 2$, and
-# one key gets about 4 times the weight of the other. What counts is that the variance is of the order of 1, and the
-# same at every width.
+# the variance is 1 at every width: the division is a temperature, $\tau = \sqrt{d_k}$. Two scores then typically differ
+# by $\sqrt 2$, and one key gets about 4 times the weight of the other. The variance need not be exactly 1. What counts
+# is that no width starts saturated.
 #
-# **Predict first.** One query, ten keys, all random, undivided scores. How much weight does the luckiest of the ten
-# get at width 64? At width 1024?
+# Why a constant, and not the measured spread of each row? Then every other key would change how two keys share, against
+# demand 5. And a longer query could no longer be sharper, because its length would cancel.
+#
+# **Predict first.** One query, ten keys, all random, undivided scores. How large is the largest weight at width 64? At
+# width 1024?
 
 # %%
 widths, trials = [1, 4, 16, 64, 256, 1024], 2000
-luckiest = {}
-print("on average over 2000 trials      luckiest key's weight, scores divided by")
+largest = {}
+print("on average over 2000 trials      largest of ten weights, scores divided by")
 print(" d_k   variance of a score       nothing   root of d_k   d_k")
 for width in widths:
     rng = np.random.default_rng(width)
     queries = rng.standard_normal((trials, 1, width))
     ten_keys = rng.standard_normal((trials, 10, width))
-    strangers = similarity_matrix(queries, ten_keys)[:, 0]  # (2000 trials, 10 keys)
+    products = similarity_matrix(queries, ten_keys)[:, 0]  # (2000 trials, 10 keys)
 
-    found = [softmax(strangers / by) for by in (1, np.sqrt(width), width)]
-    luckiest[width] = [weights.max(axis=1).mean() for weights in found]
-    nothing, root, whole = luckiest[width]
-    print(
-        f"{width:4}{strangers.var():21.1f}{nothing:15.2f}{root:13.2f}{whole:8.2f}"
-    )
+    found = [softmax(products / by) for by in (1, np.sqrt(width), width)]
+    largest[width] = [weights.max(axis=1).mean() for weights in found]
+    nothing, root, whole = largest[width]
+    print(f"{width:4}{products.var():21.1f}{nothing:15.2f}{root:13.2f}{whole:8.2f}")
 
 # %% [markdown]
-# Undivided, the luckiest stranger takes 87 percent of the weight at width 64, and 97 percent at 1024. Divided by
-# $\sqrt{d_k}$, it gets about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
+# Undivided, one random key takes 87 percent of the weight at width 64, and 97 percent at 1024. Divided by $\sqrt{d_k}$,
+# the largest weight is about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
 # tenth. Such a softmax is not saturated, but at the start the answer to such a random query is nearly the plain average
 # of the values. That is not hopeless, but the gradients [are then short](#can-a-query-still-learn), and shorter the
@@ -622,9 +604,9 @@ for width in widths:
 
 # %% tags=["proof"]
 assert round(np.exp(2**0.5)) == 4
-assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
-assert all(0.25 < divided < 0.33 for _, divided, _ in luckiest.values())
-assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
+assert largest[64][0].round(2) == 0.87 and largest[1024][0].round(2) == 0.97
+assert all(0.25 < divided < 0.33 for _, divided, _ in largest.values())
+assert largest[1024][2].round(2) == 0.1 and largest[64][2].round(2) == 0.12
 
 # %% [markdown]
 # ### Scaled dot-product attention
@@ -647,11 +629,13 @@ rng = np.random.default_rng(0)
 one, ten = rng.standard_normal((1, 64)), rng.standard_normal((10, 64))
 weights_of = np.eye(10)  # with these values the answer is the weights
 print("divided:  ", attention(one, ten, weights_of)[0].round(2))
-print("undivided:", attention(8 * one, ten, weights_of)[0].round(2))  # 8 = √64
+# 8 = √64 in the query undoes the division
+print("undivided:", attention(8 * one, ten, weights_of)[0].round(2))
 
 # %% [markdown]
-# The division shows at once: undivided, one of ten strangers takes 93 percent of the weight, and divided at most 31. The
-# function needs NumPy alone. PyTorch has it, in `torch.nn.functional`, as `scaled_dot_product_attention`.
+# The division shows at once: undivided, one of ten random keys takes 93 percent of the weight; divided, none takes more
+# than 31. The function needs NumPy alone, and leaves the checks out. PyTorch has it, in `torch.nn.functional`, as
+# `scaled_dot_product_attention`.
 
 # %% tags=["proof"]
 found = [attention(n * one, ten, weights_of).max() for n in (1, 8)]
@@ -702,15 +686,16 @@ quiz.number(
 # At the start, undivided scores of wide keys saturate the softmax. Does this hurt learning? The paper that introduced
 # the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) only suspects so: "we suspect that for
 # large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into regions where it
-# has extremely small gradients". Let us test the suspicion on queries alone. In a network, training says which key is
-# wanted (chapter 7). Here we say it ourselves: the first.
+# has extremely small gradients". Let us test the suspicion by training the queries alone. In a network, training says
+# which key is wanted (chapter 7). Here we say it ourselves: the first.
 #
-# Take two keys. Learning should raise the weight $w_1$ of the first by changing the query $q$. With two keys $w_1$ is
-# the sigmoid of $x = q \cdot (k_1 - k_2) / \tau$, the difference of their scores, where $\tau$ is $\sqrt{d_k}$, or 1
-# without the division. The derivative of $w_1$ with respect to $x$ is $w_1 (1 - w_1)$, as on the diagonal of $J$,
-# because $x$ rises as much as the first score. And that of $x$ with respect to each entry of $q$ is the matching entry
-# of $(k_1 - k_2) / \tau$. The derivatives of $w_1$ with respect to all entries of $q$ make a vector, the **gradient**,
-# and by the chain rule it is
+# Take two keys, with the values 1 and 0. The answer is then $w_1$, the weight of the first, and learning should raise
+# it by changing the query $q$. (We follow $w_1$ and not its logarithm, because a blend uses the weights themselves.)
+# With two keys $w_1$ is the sigmoid of $x = q \cdot (k_1 - k_2) / \tau$, the difference of their scores, where $\tau$
+# is $\sqrt{d_k}$, or 1 without the division. The derivative of $w_1$ with respect to $x$ is $w_1 (1 - w_1)$, as on the
+# diagonal of $J$, because $x$ rises as much as the first score. And that of $x$ with respect to each entry of $q$ is
+# the matching entry of $(k_1 - k_2) / \tau$. The derivatives of $w_1$ with respect to all entries of $q$ make a vector,
+# the **gradient**, and by the chain rule it is
 #
 # $$\frac{\partial w_1}{\partial q} = w_1 (1 - w_1) \cdot \frac{k_1 - k_2}{\tau} .$$
 #
@@ -794,8 +779,10 @@ assert round(scaled * (1 - scaled) * apart / 8, 2) == 0.23
 # %% [markdown]
 # With the division every query succeeds. Without it about half fail at width 64, and four fifths at 1024. So the
 # division lets the softmax *start* where its derivatives are not nearly 0. ([Going further](#can-a-query-still-learn)
-# has the code.) It is not the only cure: [steps of a fixed length](#when-does-it-matter-less) work at both widths, too,
-# and larger learning rates at width 64. But it costs almost nothing, and one learning rate suits both widths.
+# has the code.) The verdict depends on the learning rate. At 0.1, too small for a hundred steps, the unscaled queries
+# are ahead: those that are not saturated have the longer gradients. Nor is the division the only cure: [steps of a
+# fixed length](#when-does-it-matter-less) work at both widths, too, and larger learning rates at width 64. But it costs
+# almost nothing, and at the rate of 10 every query succeeds at both widths.
 
 # %% [markdown]
 # ## Exercises
@@ -929,7 +916,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two questions about the division, one about many keys, one about models of your own, the end of a proof, and a
+# Two questions about the division, one each about blends, many keys and models of your own, the end of a proof, and a
 # question about the shares. No later chapter needs them.
 #
 # ### Can a query still learn?
@@ -989,13 +976,13 @@ for width in (64, 1024):
 #   key, and $10^{12}$ nearly all, since a gradient that is not 0 can be multiplied by enough. At 1024 fewer than half
 #   do, even at $10^{12}$.
 #
-# So the division does not make all gradients larger. (What of dividing by $d_k$ itself? That shortens them, because
+# So the division does not make all gradients larger. (What about dividing by $d_k$ itself? That shortens them, because
 # $1/d_k$ shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64 and 0.003 at 1024. But they are all
 # about equally short, so one larger learning rate suits all: with 1000 all queries succeed at both widths.)
 #
-# The softmax at the end of a model, which names the next word, does not stall like this. It is trained on $-\ln w$ and
-# not on $w$. The derivative of the logarithm has a factor $\frac1w$, which cancels the factor $w$ in $w (1 - w)$ and in
-# $-w_i w_j$: see [chapter 7](07_learning.ipynb#where-does-the-gradient-begin).
+# The softmax at the end of a model, which predicts the next word, does not stall like this. It is trained on $-\ln w$
+# and not on $w$. The derivative of the logarithm has a factor $\frac1w$, which cancels the factor $w$ in $w (1 - w)$
+# and in $-w_i w_j$: see [chapter 7](07_learning.ipynb#where-does-the-gradient-begin).
 #
 # ### When does it matter less?
 #
@@ -1036,16 +1023,16 @@ for width in (64, 1024):
 # begin from a saturated softmax. One later model, T5, avoids this by starting the query matrix with smaller numbers.
 #
 # The division also matters less with another kind of step. Go back to variance 1, and give all steps the same length,
-# 0.1. Then every query finds its key at either width, with the division or without. The unscaled ones even get there
-# sooner. Without the division the same step moves the scores $\sqrt{d_k}$ times as far. The scores also start
-# $\sqrt{d_k}$ times further apart, but the lead to be reached is the same at any width: for a weight of 0.9,
-# $\ln 9 = 2.2$ over one rival, or $\ln 81 = 4.4$ over nine equal ones.
+# 0.1 (*normalised* gradient steps). Then every query finds its key at either width, with the division or without. The
+# unscaled ones even get there sooner. Without the division the same step moves the scores $\sqrt{d_k}$ times as far.
+# The scores also start $\sqrt{d_k}$ times further apart, but the lead to be reached is the same at any width: for a
+# weight of 0.9, $\ln 9 = 2.2$ over one rival, or $\ln 81 = 4.4$ over nine equal ones.
 #
 # So unscaled scores spoil the size of the gradient, while its direction is still useful, and a step of fixed length for
 # *each query* is enough. That holds in float64, in which this is computed. Float32 holds nothing positive below about
-# $10^{-45}$, so the weight of the right key rounds to 0 at the start for some 6 percent of the queries at width 1024,
-# and then no direction is left. Adam, of [chapter 11](11_training.ipynb#adam), rescales its steps, too. But it rescales
-# a sum over many examples, and a saturated query adds next to nothing to this sum.
+# $10^{-45}$ (on some devices $10^{-38}$), so the weight of the right key rounds to 0 at the start for some 6 percent of
+# the queries at width 1024, and then no direction is left. Adam, of [chapter 11](11_training.ipynb#adam), rescales its
+# steps, too. But it rescales a sum over many examples, and a saturated query adds next to nothing to this sum.
 
 # %% tags=["proof"]
 gone = []  # weights on the right key that are 0 in float32, unscaled
@@ -1081,6 +1068,34 @@ assert [
 assert ends["scaled", 64][3] == ends["scaled", 1024][3] == 1
 
 # %% [markdown]
+# ### Is a blend near a word that fits both?
+#
+# Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors). Which words
+# are nearest?
+
+# %% the words nearest to a blend tags=["hide-input"]
+from dotformer.by_hand.similarity import normalize
+from dotformer.support.published import minilm_embeddings
+
+row_of, embeddings = minilm_embeddings()
+known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
+rows = normalize(embeddings[[row_of[word] for word in known]])
+pair = rows[[known.index("account"), known.index("river")]]
+cosines = rows @ normalize(weighted_average(np.array([0.6, 0.4]), pair))
+nearest = np.argsort(-cosines)[:5]
+print(*(f"{known[n]} {cosines[n]:.2f} " for n in nearest))
+assert known[nearest[-1]] == "bank"
+bank = rows[known.index("bank")]
+assert (
+    np.round(pair @ bank, 2).tolist() == [0.31, 0.25]
+    and cosines[nearest[-1]] > 0.38
+)
+
+# %% [markdown]
+# After the two words and their plurals comes *bank*, the nearest of all the others. (The cosine of *bank* with *account*
+# alone is 0.31, and with *river* 0.25.) We chose the pair and the shares. For most pairs nothing so neat appears.
+
+# %% [markdown]
 # ### Does the number of keys matter?
 #
 # Yes, because many small weights add up. Suppose that one of 10,000 keys has the score 6, and all others have 0. At
@@ -1100,12 +1115,12 @@ assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
 # ### Is mine saturated?
 #
 # To find saturated rows in a model, record for each head the largest weight of each row, or its
-# [perplexity](#exercise-1-how-many-keys-is-that), and the standard deviation of the scores. If nearly all rows are sharp
-# at the start, check the divisor and the initialisation. If they become sharp in training, that may be right. If training
-# then becomes unstable, two things can help: a lower learning rate from the start, or queries and keys of normalised
-# length with a learned scale. (In practice nobody builds $J$. If $g$ is the gradient with respect to the weights, the
-# gradient with respect to the scores is $w \odot (g - w \cdot g)$, where $\odot$ multiplies entry by entry: [chapter
-# 7](07_learning.ipynb#back-through-the-softmax).)
+# [perplexity](#exercise-1-how-many-keys-is-that), and the standard deviation of the scores. If nearly all rows are
+# sharp at the start, check the divisor and the initialisation. If they become sharp in training, that may be right. If
+# training then becomes unstable, two things can help: a new start with a lower learning rate, or queries and keys of
+# normalised length with a learned scale. (In practice nobody builds $J$. If $g$ is the gradient with respect to the
+# weights, the gradient with respect to the scores is $w \odot (g - w \cdot g)$, where $\odot$ multiplies entry by
+# entry: [chapter 7](07_learning.ipynb#back-through-the-softmax).)
 
 # %% [markdown]
 # ### Why only powers?
@@ -1121,8 +1136,8 @@ assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
 # ### Must shares sum to 1?
 #
 # A sigmoid of each score could answer *nothing found*, because its shares need not add up to one. But then the answer
-# is no average: it grows with the number of keys, and keys do not compete. Models that use it subtract about $\ln S$
-# from every score ([Ramapuram and others, 2024](https://arxiv.org/abs/2409.04431)).
+# is no average: it grows with the number of keys, and keys do not compete. A paper that trained such models subtracts
+# about $\ln S$ from every score ([Ramapuram and others, 2024](https://arxiv.org/abs/2409.04431)).
 #
 # (And what is the soft form of the *maximum*? It is the *log-sum-exp*, $\ln \sum_j e^{s_j}$, and its derivative with
 # respect to $s_i$ is the softmax's $w_i$.)

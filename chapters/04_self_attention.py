@@ -137,8 +137,8 @@ assert weights[-1].round(2) == 0.88
 # %% [markdown]
 # The same word received two different things: something close to *import* and *imported* in one sentence, and to
 # *snake* and *serpent* in the other. The plain averages, the grey lines, are close to words like *with* and *are*,
-# which say nothing about *python*; the weights pick out the one word that does. Attention is a blend whose weights are
-# computed from the words.
+# which say nothing about *python*; in these two sentences the weights pick out the one word that does. Attention is a
+# blend whose weights are computed from the words.
 #
 # Does *python* now mean a language in the first sentence? Not yet. Add what it received to its own vector, as a
 # transformer does ([chapter 8](08_encoder.ipynb)), so that the word is kept. The sum's cosine with *imports* is 0.53,
@@ -165,21 +165,23 @@ weights, _ = look_up("the snake shed its skin", "its", itself=False)
 assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 
 # %% [markdown]
-# Other weights would hardly help, because they blend the same vectors, and none of these holds what *import* implies.
-# But a matrix can turn the vector of *import* into [the vector of what it implies](#and-python) before it is handed
-# over. So this chapter adds three matrices, the same for every word, which training can change. One decides what a word
-# hands over. The other two decide which words are chosen, because likeness is a poor way to choose, as you will see
-# next.
+# Other weights would hardly help, because they blend the same vectors, and the vector of *import* is not near to what
+# *import* implies. But a matrix can turn the vector of *import* into [the vector of what it implies](#and-python)
+# before it is handed over. So this chapter adds three matrices, the same for every word, which training can change. One
+# decides what a word hands over. The other two decide which words are chosen, because similarity is a poor way to
+# choose, as you will see next.
 #
 # ## Queries, keys and values
 #
 # Using one vector in all three roles has four faults.
 #
 # - A word finds itself first, because among vectors of equal length no dot product is larger than a vector's with
-#   itself. Leaving it out is only a patch: the word must take from others even where none is useful.
+#   itself. Leaving it out is only a patch: its weights sum to 1, so the word must then take from others even where none
+#   is useful.
 # - It finds what is most like it. In *the snake shed its skin*, with the vectors above, the word *its* (not allowed to
 #   choose itself) puts 0.91 of its weight on *the*, and only 0.04 on *snake*, which it should find.
-# - Scores are symmetric. *Snake* needs nothing from *its*, yet the score is the same both ways.
+# - Scores are symmetric. *Snake* needs nothing from *its*, yet the score is the same both ways. (The two weights differ
+#   only because each row is divided by its own sum.)
 # - A word can hand over only its own vector, and neither a part of it nor what it implies: *import* could not hand over
 #   *programming*.
 #
@@ -200,11 +202,11 @@ assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 # free choice because values are only weighted and added; usually $d_v = d_k$. So $W_Q$ and $W_K$ have the shape
 # $(D, d_k)$, and $W_V$ has the shape $(D, d_v)$.
 #
-# Real word vectors are too long to work through by hand, so take small ones first. (*Python* [comes back
-# below](#and-python).) The sentence is *dog bites man*. A word has three numbers: is it *alive*, is it an *action*, is
-# it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two numbers,
-# *alive* and *action*, and values have two, *alive* and *human*. So $D = 3$ and $d_k = d_v = 2$, and each matrix has
-# three rows of two:
+# Real word vectors are too long to work through by hand, so take small ones first. The sentence is *dog bites man*. A
+# word has three numbers: is it *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$
+# and *man* $(1, 0, 1)$. Queries and keys have two numbers, for *alive* and for *action*: in a query they say how much
+# this is asked for, and in a key how much it is offered. Values have two, *alive* and *human*. So $D = 3$ and
+# $d_k = d_v = 2$, and each matrix has three rows of two:
 #
 # | what the word is | $W_Q$: it asks for (*alive*, *action*) | $W_K$: it is found by (*alive*, *action*) | $W_V$: it hands over (*alive*, *human*) |
 # |---|---|---|---|
@@ -330,8 +332,9 @@ quiz.one_choice(
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its *context vector* |
 #
-# The weights are at least 0 and sum to 1, so an output is a weighted average of the values. Here is the whole
-# computation for *dog bites man*, with the row of *bites* in red.
+# The weights are at least 0 and sum to 1, so an output is a weighted average of the values. (With $A$ for the weights,
+# $A (X W_V) = (A X) W_V$: one may also blend first, and apply $W_V$ to the blend.) Here is the whole computation for
+# *dog bites man*, with the row of *bites* in red.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Self-attention for dog bites man as matrices, from left to right. X, 3 by 3, goes through W_Q, W_K and W_V to Q, K and V, each 3 by 2. Q and the transpose of K give the scores, 3 by 3: 0 2 0, 2 0 4, 0 2 0. Divided by root 2 and through the softmax they are the weights, 0.16 0.67 0.16, 0.19 0.05 0.77, 0.16 0.67 0.16. These and V give the outputs, 3 by 2: 0.33 0.16, 0.95 0.77, 0.33 0.16. The row of bites is red throughout."}}
 drawing = Diagram(5.8, 4.7)
@@ -389,7 +392,6 @@ def self_attention(x, w_q, w_k, w_v):
 
 
 context, weights = self_attention(small, w_q, w_k, w_v)
-print("scores", q @ k.T, sep="\n")
 print("weights", weights.round(3), sep="\n")
 print("outputs", context.round(3), sep="\n")
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
@@ -448,7 +450,8 @@ quiz.one_choice(
 #
 # - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself. (A word that needs nothing from
 #   others can be [handed a value near zero](#what-is-the-third-matrix-for).)
-# - *It finds what is most like it.* It need not: *bites* finds what is alive.
+# - *It finds what is most like it.* It need not: *bites* finds what is alive. And with a $W_Q$ that turns *its* into
+# the vector of *animal*, *its* gives 0.60 of its weight to *snake* and 0.08 to *the*.
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
 # - *It hands over only its own vector.* $W_V$ chooses a part: two of *man*'s three numbers, and nothing of *bites*. How
 #   a word hands over what it implies comes [next](#and-python).
@@ -469,10 +472,12 @@ quiz.one_choice(
 # - $W_V$ is the sum of two outer products: one turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
 # - $W_K$ is the identity: a word is found by its own vector, so $d_k = D = 384$.
-# - $W_Q$ is the outer product of *python* and the query that we want, *import* + *snake* − *python*, which says: who is
-#   like *import* or *snake*, but not like *python*? The query is the same in every sentence, since it is computed from
-#   *python* alone. What differs is which keys are there. (Another word gets this query times its own cosine with
-#   *python*. Near 0, as for *is*, it attends almost evenly.)
+# - $W_Q$ is $10 \sqrt{384}$ times the outer product of *python* and the query that we want, *import* + *snake* −
+# *python*, which says: who is like *import* or *snake*, but not like *python*? The vectors have length 1, so their dot
+# products are small at any width, and the division by $\sqrt{384}$ would leave almost equal weights. The factor
+# $\sqrt{384}$ undoes it, and 10 is the temperature of 0.1 again. The query is the same in every sentence, since it is
+# computed from *python* alone. What differs is which keys are there. (Another word gets this query times its own cosine
+# with *python*. If this cosine is near 0, as for *is*, the word attends almost evenly.)
 #
 # What *python* receives is again added to its own vector, and the output shows this sum's cosine with *programming* and
 # *animal*.
@@ -484,7 +489,6 @@ def vector(word):
 
 
 wanted = vector("import") + vector("snake") - vector("python")
-# 10 is 1 / 0.1, the temperature; the root undoes attention's division by √384
 python_q = 10 * np.sqrt(384) * np.outer(vector("python"), wanted)
 python_k = np.eye(384)
 python_v = np.outer(vector("import"), vector("programming"))
@@ -520,12 +524,16 @@ likeness = [
 ]
 assert np.round(likeness, 2).tolist() == [0.73, 0.42]
 assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
+shed = np.stack([vector(word) for word in "the snake shed its skin".split()])
+its_q = 10 * np.sqrt(384) * np.outer(vector("its"), vector("animal"))
+_, its_weights = self_attention(shed, its_q, python_k, python_v)
+assert its_weights[3, :2].round(2).tolist() == [0.08, 0.60]
 
 # %% [markdown]
 # *Python* moves towards *programming* beside *import*, and towards *animal* beside *snake*. *Imported*, for which we
 # made no pair, works almost as well, because its cosine with *import* is 0.73. *Lizard*, whose cosine with *snake* is
 # only 0.42, gets less weight and hands over less of *animal*. That *import* implies *programming* was our choice;
-# training has to find its matrices from examples. (The addition is not part of a head: it comes after attention.)
+# training has to find its matrices from examples.
 
 # %% [markdown]
 # ## Why the square root?
@@ -539,7 +547,10 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # weight.
 #
 # Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions the variance is 1 at
-# every width. The largest weight of a random query among ten random keys, on average:
+# every width. Divided by $d_k$ itself it would be $1/d_k$, and wide heads would start with almost equal weights.
+# (Entries of [another variance](03_softmax.ipynb#when-does-it-matter-less) give the scores another one, but it still
+# does not grow with $d_k$. Training may change it later.) The largest weight of a random query among ten random keys,
+# on average, with variance 1:
 #
 # | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
 # |---|---|---|---|
@@ -596,15 +607,15 @@ quiz.number(
 # But in training the whole text is there, and without a mask each position could look at the next word, which it should
 # guess, and copy it ([chapter 9](09_decoder.ipynb)).
 #
-# A **padding mask** hides padding: no query may attend to it, so in each row its column is False. As a query the
-# padding token is not hidden. It, too, may attend to the real words, because a row with nothing to attend to would
-# cause trouble ([below](#a-row-with-nothing-to-attend-to)). If you hid the padding token's row instead of its column,
-# the real words would still give it weight, so their outputs would change with the amount of padding, and its own row
-# would have nothing to attend to.
+# A **padding mask** hides padding: no query may attend to it, so its column is all False. As a query the padding token
+# is not hidden. It, too, may attend to the real words, because a row with nothing to attend to would cause trouble
+# ([below](#a-row-with-nothing-to-attend-to)). If you hid the padding token's row instead of its column, the real words
+# would still give it weight, so their outputs would change with the amount of padding, and its own row would have
+# nothing to attend to.
 #
 # Wherever a mask is False, the scaled score becomes minus infinity, so the weight becomes 0. Here are both masks, the
 # hidden entries in grey. In the lower row the sentence is *dog bites*, with padding, here the vector $(1, 1, 0)$ (any
-# would do: only the padding's own row depends on it):
+# would do, because no word attends to it):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of three matrices, scaled scores, masked, and weights. Above, dog bites man with a causal mask: the entries above the diagonal are grey and become minus infinity; the weights are 1, 0, 0; 0.80, 0.20, 0; 0.16, 0.67, 0.16. Below, dog bites pad with a padding mask: the last column is grey and becomes minus infinity in all three rows; the weights are 0.20, 0.80, 0; 0.80, 0.20, 0; 0.50, 0.50, 0."}}
 drawing = Diagram(6.8, 3.2)
@@ -635,7 +646,7 @@ plt.show()
 # Under the causal mask *bites* may attend only to *dog* and to itself, so their exponentials, 4.113 and 1, are divided
 # by 5.113. *Dog* sees only itself, so its weight is 1 and its output its own value.
 #
-# In `attention` a mask takes two more lines:
+# In `attention` a mask takes two lines:
 
 
 # %%
@@ -670,9 +681,9 @@ for t in range(3):
     assert (moved == (np.arange(3) >= t)).all()
 
 # %% [markdown]
-# A padding mask is made from the numbers of the tokens, where 0 is padding, and has one entry for each *key*. In
-# `real[:, None, :]` below, `None` makes the shape (2, 3) into (2, 1, 3), and broadcasting repeats the entries for every
-# query. To hide both the future and the padding, combine the two masks with `&`.
+# A padding mask is made from the numbers of the tokens (*token ids*), where 0 is padding, and has one entry for each
+# *key*. In `real[:, None, :]` below, `None` makes the shape (2, 3) into (2, 1, 3), and broadcasting repeats the entries
+# for every query. To hide both the future and the padding, combine the two masks with `&`.
 
 # %% tags=["nbval-check-output"]
 ids = np.array([[1, 2, 3], [1, 2, 0]])  # dog bites man, dog bites; 0 is padding
@@ -768,8 +779,7 @@ print("times the mask, after       ", zeroed.round(3), "sum", zeroed.sum().round
 # divides them still contains the hidden word's exponential. Through this sum the hidden word still changes the other
 # weights, so under a causal mask the future leaks: *bites* gives *dog* 0.187 in *dog bites man*, but 0.446 if the last
 # word is a second *dog*. With minus infinity it is 0.804 in both. (Dividing these weights by their own sum would repair
-# both faults, except where the visible weights have already rounded to 0. Minus infinity hides the word and makes the
-# rest sum to 1, in one step.)
+# both faults, except where the visible weights have already rounded to 0.)
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -897,8 +907,8 @@ assert (blank == 0).all()
 
 # %% [markdown]
 # In a real model, let `forward` end with PyTorch's function, because it avoids storing the weights where it can
-# ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)). Where only the future is hidden, pass
-# `is_causal=True` instead of a mask. Three things to watch for:
+# ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)). Where only the future is hidden, and $S = T$,
+# pass `is_causal=True` instead of a mask. Three things to watch for:
 #
 # - In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True means *hidden*.
 # - A mask of floats is *added* to the scaled scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*.
@@ -908,24 +918,21 @@ assert (blank == 0).all()
 #   training pass 0 yourself.
 #
 # How do you know that yours is right? It should agree with a loop over the queries, and with PyTorch's function on the
-# same matrices. Leaving out queries must not change the other outputs. Padding must not change those of real words,
-# and, under a causal mask, a changed word must not change those before it. Make $B$, $T$, $D$ and $d_k$ all different,
-# because where two sizes agree, a wrong axis or a wrong root can go unnoticed. Each check finds [different
-# mistakes](#break-it-four-versions-one-correct).
+# same matrices. If queries come separately, leaving some out must not change the other outputs. Padding must not change
+# those of real words, and, under a causal mask, a changed word must not change those before it. Make $B$, $T$, $D$ and
+# $d_k$ all different, because where two sizes agree, a wrong axis or a wrong square root can go unnoticed. The loop
+# finds the most; the other checks tell you [which mistake it is](#break-it-four-versions-one-correct).
 
 # %% [markdown]
 # ## What does attention cost?
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score and $d_v$ for its part of
 # the blend, and has one weight, which may be stored. Within one text $S = T$, so the time for the $T^2$ pairs is
-# *quadratic*: it grows with the square of the text's length. So does the memory if all weights are stored. (With
-# $d_k = d_v$ the weights outnumber the entries of $Q$, $K$ and $V$, $3 T d_k$, beyond $T = 3 d_k$.) The projections
-# cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$. With $d_k = d_v$ the projections take $3 T D d_k$,
-# and the pairs $2 T^2 d_k$. So in short texts the projections are most of the work. Beyond $T = 1.5 \, D$ the pairs
-# are: for $D = 512$ that is beyond 768 words.
-#
-# What do you get in return? In attention any word reaches in one step any other that it may see, and where the whole
-# text is known, as in training, all queries can be computed in parallel.
+# *quadratic*: it grows with the square of the text's length. So does the memory if all weights are stored. The
+# projections cost $T D (2 d_k + d_v)$ multiplications, which grow only linearly with $T$. With $d_k = d_v$ the
+# projections take $3 T D d_k$, and the pairs $2 T^2 d_k$. So in short texts the projections are most of a head's work.
+# Beyond $T = 1.5 \, D$ the pairs are: for $D = 512$ that is beyond 768 words. In a whole transformer it takes longer
+# texts, because its other matrices, too, cost multiplications for each word.
 
 
 # %% [markdown]
@@ -1274,8 +1281,8 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 #
 # An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev and
 # others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that scores are
-# no longer symmetric, and let words attend to themselves only where there is nobody else. They report no loss on the
-# two tasks that they tested.
+# no longer symmetric, and let words attend to themselves only where there is nobody else, without which each would find
+# itself. They report no loss on the two tasks that they tested.
 #
 # ### What is the third matrix for?
 #

@@ -13,8 +13,8 @@
 # them at once, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
 # encoding**, and the verb can tell who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 29 minutes to read, and 45 for the exercises. [Going
-# further](#going-further), at the end, takes 8 more minutes. Only the code? Read [sines and
+# You need chapter 4, and sine and cosine. It takes about 30 minutes to read, and 45 for the exercises. [Going
+# further](#going-further), at the end, takes 9 more minutes. Only the code? Read [sines and
 # cosines](#sines-and-cosines), [the PyTorch modules](#as-pytorch-modules) and [the
 # mistake](#break-it-one-word-at-a-time) that all checks of shapes miss.
 
@@ -61,13 +61,14 @@ assert same
 # (*Dog* and *man* still get different outputs. What is lost is the order: each word gets the same output in both
 # sentences.)
 #
-# So the order must enter elsewhere. One way in is through the input: give every **position** in the sentence a vector
-# of its own, $p_t$ for position $t$, counted from 0, and add it to $x_t$, the vector of the word that stands there. The
-# model reads $x_t + p_t$.
+# A causal mask brings back some of the order ([chapter 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)),
+# but most models add more. One way in is through the input: give every **position** in the sentence a vector of its
+# own, $p_t$ for position $t$, counted from 0, and add it to $x_t$, the vector of the word that stands there. The model
+# reads $x_t + p_t$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "Why does a transformer need positions in its vectors?",
+    "Why does a transformer's encoder need to be told the positions?",
     quiz.wrong(
         "Wider vectors let attention compare more features",
         "They are added, so the vectors are as wide as before.",
@@ -92,7 +93,7 @@ quiz.one_choice(
 # **Predict first.** For each of these, what goes wrong?
 #
 # 1. *The index.* Add the number $t$ to every entry of the word's vector.
-# 2. *The share of the length.* Add $t / T$, where $T$ is the number of words in the text. It stays between 0 and 1.
+# 2. *The relative position.* Add $t / T$, where $T$ is the number of words in the text. It stays between 0 and 1.
 # 3. *One-hot.* Give position $t$ a vector with a 1 in column $t$ and 0 elsewhere.
 
 # %% [markdown]
@@ -111,13 +112,13 @@ for t in (0, 1, 10, 100):
 # product.
 #
 # Smaller steps would only put that off, and there is a second fault. A verb may need the word just before it, somewhere
-# in the middle of a text. But if a multiple $t\,u$ of a fixed vector $u$ is added to the input (for the plain index,
-# $u = (1, \dots, 1)$), the key becomes $x_t W_K + t\,(u W_K)$. So its score with a query $q$ gains $c\,t$, with the
+# in the middle of a text. The index adds $t\,u$ to the input, with the fixed vector $u = (1, \dots, 1)$; smaller steps
+# only make $u$ shorter. So the key becomes $x_t W_K + t\,(u W_K)$. So its score with a query $q$ gains $c\,t$, with the
 # same $c = q \cdot (u W_K)$ for every key. Plotted against $t$ that is a straight line, and a straight line is highest
-# at one of its ends. So within this layer a position in the middle never gains most.
+# at one of its ends. So a position in the middle never gains most.
 #
-# **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
-# so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
+# **The relative position** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40, so
+# "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
 # middle can gain most.
 #
 # **One-hot** tells positions apart, but makes all of them equally far apart (the dot product of any two is 0), and a
@@ -167,8 +168,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# In the original transformer each hand is a pair of numbers, the sine and the cosine of an angle. Sine and cosine waves
-# are called **sinusoids**.
+# In the original transformer each hand is a pair of numbers, the sine and the cosine of an angle. (The angle begins at
+# the top, as on a clock, so the sine comes first.) Sine and cosine waves are called **sinusoids**.
 #
 # A position gets $D$ numbers, as many as a word, so it has $D/2$ pairs, numbered $i = 0, 1, \dots$. In each step the
 # angle of pair $i$ grows by $\omega_i$ radians, its (angular) **frequency**; $2\pi / \omega_i$ steps are its period, or
@@ -382,8 +383,8 @@ assert (
 
 # %% [markdown]
 # The curve has its peak at the position itself and falls from there with ripples, so neighbours are *similar*, and near
-# positions are on the whole more alike than far ones. But the curve is its own mirror image: one word *before* and one
-# word *after* give the same product. The next section tells them apart.
+# positions are on the whole more alike than far ones. But the curve is symmetric: one word *before* and one word
+# *after* give the same product. The next section tells them apart.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -493,8 +494,8 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # With $R_1$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win.
 # Before and after are told apart, because the rotation moves the peak to one side.
 #
-# All this needs pairs. With sines alone there is no matrix $R_r$: at $t = 0$ all sines are 0, and no matrix turns zeros
-# into anything else.
+# All this needs pairs. With sines alone there is no matrix $R_r$: the same sine occurs once while it rises and once
+# while it falls, so it does not say what the next one is.
 #
 # Sinusoids grant every wish, though in a narrow encoding some distant positions are only slightly *different*:
 #
@@ -502,10 +503,10 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # |---|---|---|---|---|---|---|
 # | index $t$ | yes | no | yes | no | yes | yes |
 # | $t / T$ | yes | yes | no | no | yes | yes |
-# | one-hot | yes | yes | yes | yes | no | no |
+# | one-hot | yes | yes | up to the last | yes | no | no |
 # | sinusoids | yes | yes | yes | yes | yes | yes |
 #
-# One-hot grants *same step*, because one matrix can shift every code by one (except the last), and *any can win*,
+# One-hot grants *same step* up to its last position, because one matrix can shift every code by one, and *any can win*,
 # because a query that equals a code picks that position. *No last* says only that the formula has a vector for every
 # position; [a later section](#could-the-encoding-be-learned) asks whether a trained model can use it.
 #
@@ -549,17 +550,19 @@ for sentence in ("dog bites man", "man bites dog"):
 
 # %% [markdown]
 # So the verb can tell who bites. In a model words and positions share their entries, and the matrices are trained. The
-# construction also works with shared entries, if the word vectors are at right angles to all position vectors: a change
-# of axes then gives words and positions columns of their own again.
+# construction also works with shared entries, if the word vectors are at right angles to all position vectors. Then
+# there is a rotation of the space after which words and positions have columns of their own, and it can be multiplied
+# into the matrices.
 #
 # ## Does adding destroy the word?
 #
-# After adding, the model sees only the sum, but the sum can be taken apart. In a [test with 1,000
-# words](#can-the-sum-be-taken-apart) one linear map brings the sum nearest to the right word, at every width that we
-# tried, from 32 to 256, and another finds about where the word stood: at width 128, 99 percent are right or off by one,
-# at 32 only 71. It helps that in a wide space a random direction, such as an untrained word's, is nearly at right
-# angles to any other ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb
-# each other at the start. Training can move the words further away from the directions that positions use.
+# After adding, the model sees only the sum, but the sum can be taken apart. In a [test with 1,000 random vectors as
+# words](#can-the-sum-be-taken-apart) one linear map, found by least squares, brings the sum nearest to the right word,
+# at every width that we tried, from 32 to 256, and another finds about where the word stood: at width 128, 99 percent
+# are right or off by one, at 32 only 71. It helps that in a wide space a random direction, such as an untrained word's,
+# is nearly at right angles to any other ([chapter 2](02_similarity.ipynb#how-alike-are-random-vectors)), so word and
+# position hardly disturb each other at the start. Training can move the words further away from the directions that
+# positions use.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**)? In the projection that comes next,
 # the upper rows, $W_1$, multiply the word, and the lower rows, $W_2$, the position:
@@ -567,10 +570,10 @@ for sentence in ("dog bites man", "man bites dog"):
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
 # Adding, with $p$ as wide as $x$, gives $(x + p) W = x W + p W$, the case $W_1 = W_2$. So concatenation can do more,
-# but it makes every vector and matrix wider. In a sum, word and position share entries and one matrix, which costs
-# little if they keep to different directions and neither is much longer than the other ([Going
-# further](#why-multiply-the-embedding-by-the-root-of-the-width)). In the extreme, as in the 384 + 32 above, a sum *is*
-# a concatenation: $(x, 0) + (0, p) = (x, p)$.
+# but it makes every vector and matrix wider, or leaves the word fewer entries. In a sum, word and position share
+# entries and one matrix, which costs little if they keep to different directions and neither is much longer than the
+# other ([Going further](#why-multiply-the-embedding-by-the-root-of-the-width)). In the extreme, as in the 384 + 32
+# above, a sum *is* a concatenation: $(x, 0) + (0, p) = (x, p)$.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -673,14 +676,16 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # *context length*, so a longer text raises an error.
 #
 # Sinusoids *can* carry on beyond training: in our task they do at width 16 and 32, and in part at 64. At 128 they do
-# not. Real models are wider, and [Press and others (2022)](https://arxiv.org/abs/2108.12409) found that language models
-# with sinusoids hardly extrapolate.
+# not. In language models, too, [Press and others (2022)](https://arxiv.org/abs/2108.12409) found that sinusoids hardly
+# extrapolate.
 #
-# Why do the wide ones fail? A wide encoding has many pairs of nearly equal speed. $A$ can also link one pair of the
-# query's position with *another* pair of the key's, which can add a multiple of $\cos(\omega t - \omega' s + \varphi)$
-# to the score, with two frequencies $\omega$ and $\omega'$ and a fixed angle $\varphi$. Where the frequencies differ
-# little, this looks below position 24 like a function of $t - s$. Further on it drifts away. So many matrices are right
-# at the first 24 positions, and [24 are too few](#why-do-wide-sinusoids-fail) to find $R_{-1}$ among them.
+# Why do the wide ones fail? Our explanation: a wide encoding has many pairs of nearly equal frequency. $A$ can also
+# link one pair of the query's position with *another* pair of the key's, which can add a multiple of
+# $\cos(\omega t - \omega' s + \varphi)$ to the score, with two frequencies $\omega$ and $\omega'$ and a fixed angle
+# $\varphi$. Where the frequencies differ little, this looks below position 24 like a function of $t - s$, because the
+# two angles have hardly moved apart. Further on it drifts away. So a wide encoding allows many matrices that are right
+# at the first 24 positions and wrong later, and nothing in the training favours $R_{-1}$. ([What we tested of
+# this](#why-do-wide-sinusoids-fail))
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
@@ -694,7 +699,7 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 #
 # $$(x_t + p_t) \, M \, (x_s + p_s)^\top = x_t M x_s^\top + x_t M p_s^\top + p_t M x_s^\top + p_t M p_s^\top .$$
 #
-# A phrase should usually be read alike wherever it stands, so only $t - s$ should count. But the second term can depend
+# A phrase should usually mean the same wherever it stands, so only $t - s$ should count. But the second term can depend
 # on $s$ itself, the third on $t$, and the last on both. (If $M$ were a rotation $R_r$, the last would depend on $t - s$
 # alone, but a trained $M$ need not be one.)
 #
@@ -742,22 +747,14 @@ for axes, pair in zip(panels, ((7, 3), (107, 103)), strict=True):
 figure.tight_layout()
 plt.show()
 
-# %% [markdown]
-# Now a random query and key of 16 entries, which are eight pairs:
-
-# %%
-rng = np.random.default_rng(8)
-query, key = rng.standard_normal((2, 16))
+# %% tags=["proof"]
+query, key = np.random.default_rng(8).standard_normal((2, 16))
 
 
 def rotary_score(t, s):
     return (query @ rotation_matrix(t, 16)) @ (key @ rotation_matrix(s, 16))
 
 
-for t, s in ((7, 3), (107, 103), (3, 7)):
-    print(f"query at {t}, key at {s}: {rotary_score(t, s):.3f}")
-
-# %% tags=["proof"]
 assert np.isclose(rotary_score(7, 3), rotary_score(107, 103))  # the distance counts
 assert not np.isclose(rotary_score(7, 3), rotary_score(3, 7))  # and its sign
 assert np.isclose(rotary_score(5, 5), query @ key)  # no distance, no turn
@@ -777,13 +774,13 @@ assert round(neighbour, 1) == 15.3
 assert round((16 - neighbour) / 32**0.5, 2) == 0.12
 
 # %% [markdown]
-# The first two scores are equal again. The swap changes the score, but it need not just flip the sign.
-#
 # Why turn both, and nothing else? With only the queries turned, the score would contain $t$ but not $s$. With both, two
-# rotations meet, and only their difference is left. A value would meet no second rotation, so what a word hands over
-# would depend on where it stands. Therefore values are not turned.
+# rotations meet, and only their difference is left. A value would meet no second rotation, so the same word, at the
+# same distance, would hand over another vector at each position, which later layers would have to undo. So values are
+# not turned.
 #
-# Sinusoids encode the position itself (absolute), rotary positions only the difference $t - s$ (relative):
+# Sinusoids encode the position itself (absolute), rotary positions only the difference $t - s$ (relative). (A model
+# with rotary positions can still learn something of the absolute position: under a causal mask, later layers can.)
 #
 # | | sinusoids: **absolute** | rotary: **relative** |
 # |---|---|---|
@@ -792,8 +789,8 @@ assert round((16 - neighbour) / 32**0.5, 2) == 0.12
 # | applied | once, before the first layer; residual connections (chapter 8) carry them upwards | in every layer, so no layer relies on those below to pass positions on |
 #
 # Does that help beyond the trained length? Take the [task from before](#could-the-encoding-be-learned) again: attend to
-# the position before, trained on positions 0 to 23. Without words all queries are one vector, and all keys another,
-# both learned:
+# the position before, trained on positions 0 to 23. There are no words here, so before they are turned all queries are
+# the same learned vector, and all keys another:
 
 
 # %% the same task with rotary positions tags=["hide-input"]
@@ -849,17 +846,18 @@ assert np.allclose(by_pairs, by_matrix)
 # Many open language models of today use rotary positions, among them Llama ([Touvron and others,
 # 2023](https://arxiv.org/abs/2302.13971)); [chapter 19](19_modern.ipynb#rope-turn-the-query-and-the-key) builds such a
 # model. Published code can differ from ours in two points: its pairs turn the other way, and some of it pairs not
-# neighbours but entry $i$ with entry $i + d_k/2$. Neither shows in a check of distances, so where weights are
-# published, compare outputs, too. [Going further](#other-ways-to-encode-the-distance) has other ways to encode the
-# distance.
+# neighbours but entry $i$ with entry $i + d_k/2$. If you train from scratch either does as well, because $W_Q$ and
+# $W_K$ can learn their columns in any order. Published weights work only with the layout that they were trained with. A
+# check of distances passes with every layout, so compare outputs, too. [Going
+# further](#other-ways-to-encode-the-distance) has other ways to encode the distance.
 
 # %% [markdown]
 # ## As PyTorch modules
 #
 # Sinusoids and learned positions are added to a batch $(B, T, D)$. The sinusoids are a *buffer*: they move to the GPU
-# with the model, and are not trained. (In `Sinusoids`, unlike in `nn.Embedding`, `max_length` is no limit of the
-# method: it can be set as high as you like.) Learned positions are an `nn.Embedding`. (The paper of 2017 applies
-# *dropout* to the sum, [chapter 8](08_encoder.ipynb#the-encoder-layer).)
+# with the model, and are not trained. (In `Sinusoids` you can set `max_length` as high as you like, because its rows
+# are computed; those of `nn.Embedding` must be trained.) Learned positions are an `nn.Embedding`. (The paper of 2017
+# applies *dropout* to the sum, [chapter 8](08_encoder.ipynb#the-encoder-layer).)
 
 # %%
 import torch
@@ -928,27 +926,30 @@ for t in range(4):
 # reveals the mistake, because there whole sentences are encoded at once.
 #
 # The check that finds it: **one at a time must equal all at once**. The cure is to say where the word stands, which is
-# why the modules above have `start`, and `sinusoidal_encoding` takes positions.
+# why the modules above have `start`, and `sinusoidal_encoding` takes positions. One `start` serves a batch only if all
+# its texts begin in the same column. If shorter texts are padded on the left, each needs positions of its own, because
+# its first word must stand at 0. (Rotary scores stay the same if a whole text is shifted. Keys that are kept have been
+# turned already, by their own positions.)
 
 # %%
 counted = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])
 assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 
 # %% [markdown]
-# It misses positions that have no effect. To find these where positions are added, feed an encoder one word six times:
-# all six outputs must differ. (With rotary positions they are equal, because the values are. Use different words, and
-# swap two.) In a trained model, shuffle the words of new texts: if the loss hardly rises, positions are not used. And
-# plot the mean loss at each position, also past the training length: a jump there means that the model does not
-# extrapolate.
+# This check also passes if positions have no effect at all, because then both ways agree, too. To find that where
+# positions are added, feed an encoder one word six times: all six outputs must differ. (With rotary positions they are
+# equal, because the values are. So use different words, and swap two: the output of a third must change.) In a trained
+# model, shuffle the words of new texts: if the loss hardly rises, the order is hardly used. And plot the mean loss at
+# each position, also past the training length: a jump there means that the model does not extrapolate.
 
 # %% [markdown]
 # ## Exercises
 #
 # ### Exercise 1: A page of short sentences
 #
-# *Easy, 10 minutes.* To save room, several sentences are often packed into one row (and masked from one another). In
-# each, positions begin at 0 again. Given the lengths, return the positions of all tokens: for `[3, 2]` that is
-# `[0, 1, 2, 0, 1]`.
+# *Easy, 10 minutes.* To save room, several sentences are often packed into one row (and masked, so that none attends to
+# another). In each, positions begin at 0 again. Given the lengths, return the positions of all tokens: for `[3, 2]`
+# that is `[0, 1, 2, 0, 1]`.
 
 
 # %% tags=["exercise"]
@@ -1177,17 +1178,17 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # far the 24 encodings together extend along it. We count a direction if its value is at least a thousandth of the
 # largest.)
 #
-# Later encodings also point out of this subspace, in directions in which $A$ has hardly changed. Are these other
-# directions needed? No. Keep only the part of each encoding that lies in the 12 dimensions (*confined*), and train on
-# all 48 positions (3,000 steps from $A = 0$): now $A$ is right at every one of them. So at width 128 twelve dimensions
-# are enough. After 3,000 steps on only the first 24 positions, confined or not, every later one is wrong. What is
-# missing is data: many matrices are right at positions 1 to 23, and nothing there says which of them goes on correctly.
+# Later encodings also point out of this subspace, in directions in which $A$ has hardly changed. Is that the cause?
+# Project each encoding onto the 12 dimensions, and train on all 48 positions (3,000 steps from $A = 0$): now $A$ is
+# right at every one of them, so a solution exists there. But after 3,000 steps on only the first 24 positions,
+# projected or not, every later one is wrong. So leaving the other directions out is no cure: the 24 positions do not
+# decide which solution is found. Nor is too little data the whole answer, because width 32 succeeds with the same 24.
 #
 # Below, *outside* is the share of the squared length of encodings 24 to 47 that lies outside the subspace. *Trained on
-# 24* is the chapter's experiment, 500 steps at its best learning rate; *confined* has 3,000 steps at a learning rate of
-# 1:
+# 24* is the chapter's experiment, 500 steps at its best learning rate. The last column is another, with 3,000 steps at
+# a learning rate of 1, and shows only that a solution exists:
 #
-# | width | dimensions | outside | trained on 24, right at 24–47 | confined, trained on 48, right at 24–47 |
+# | width | dimensions | outside | trained on 24, right at 24–47 | projected, trained on 48, right at 24–47 |
 # |---|---|---|---|---|
 # | 16 | 8 | 0% | 99% | 100% |
 # | 32 | 10 | 13% | 100% | 100% |
@@ -1284,10 +1285,10 @@ assert (
 
 # %% [markdown]
 # Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A small base has too few slow
-# pairs: with base 100 none of the similarity is left at 50 to 200 words, so 100 words away looks no nearer than 1,000.
-# A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and still 0.76 with a million.
-# So near positions are a little harder to tell apart, and the slowest pairs hardly move in a whole text. Models for
-# long texts accept these two costs.
+# pairs: with base 100 none of the similarity is left at 50 to 200 words, so in the plain dot product 100 words away
+# looks no nearer than 1,000. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and
+# still 0.76 with a million. So near positions are a little harder to tell apart, and the slowest pairs hardly move in a
+# whole text. Models for long texts accept these two costs.
 #
 # The paper of 2017 gives no reason for its 10,000. The longest period should be well beyond the text, and most pairs
 # should still move in it. At $D = 512$, for a text of 512 words, 10,000 does both: the longest period is 60,000 words,
@@ -1327,7 +1328,7 @@ assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 
 # %% tags=["quiz"]
 quiz.several_choices(
-    "A model's word vectors start with entries of size 1, have width 512, and are multiplied by $\\sqrt{512}$ before sinusoids are added. What holds at the start of training? (More than one may be right.)",
+    "A model's word vectors start with entries of standard deviation 1, have width 512, and are multiplied by $\\sqrt{512}$ before sinusoids are added. What holds at the start of training? (More than one may be right.)",
     quiz.wrong(
         "The factor undoes the division by the root of the key's width",
         "The factor makes scores between words 512 times as large, and that division takes back $\\sqrt{d_k}$, at most $\\sqrt{512}$.",
@@ -1338,11 +1339,11 @@ quiz.several_choices(
     ),
     quiz.right(
         "Leaving the factor out would balance word and position",
-        "Yes: entries of size 1 give words of length $\\sqrt{512}$, and positions have length $\\sqrt{256}$.",
+        "Yes: such entries give words of length $\\sqrt{512}$, and positions have length $\\sqrt{256}$.",
     ),
     quiz.wrong(
         "In the scores, positions count for far more than words",
-        "It is the other way round. That happens with a *small* start and no factor.",
+        "It is the other way round. That happens with a *small* initialisation and no factor.",
     ),
 )
 
@@ -1350,10 +1351,10 @@ quiz.several_choices(
 # ### Other ways to encode the distance
 #
 # Models with rotary positions often fail beyond the trained length, too. One suspect: their slow pairs turn there by
-# angles that no score has seen. So for longer texts all angles are scaled down into the trained range (*position
-# interpolation*, [Chen and others, 2023](https://arxiv.org/abs/2306.15595)), or only those of the slow pairs (*YaRN*,
-# [Peng and others, 2023](https://arxiv.org/abs/2309.00071)), and a little more training accustoms the model to the
-# smaller steps.
+# angles that did not occur in training. So for longer texts all angles are scaled down into the trained range
+# (*position interpolation*, [Chen and others, 2023](https://arxiv.org/abs/2306.15595)), or only those of the slow pairs
+# (*YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)), and a little more training accustoms the model to
+# the smaller steps.
 #
 # Rotary positions can look *one word back*, as training found above. By hand: let every key be the same $k$ and every
 # query $k R_{-1}$, whatever the words. A model can do this if its projections add a constant vector, a *bias*: with
@@ -1419,7 +1420,7 @@ assert right[256][1] > 0.8 > 0.4 > right[32][1]
 assert round(near[128], 2) == 0.99 and round(near[32], 2) == 0.71
 
 # %% [markdown]
-# Adding does not destroy the word: it is recovered at every width. So is nearly every position, if the position vectors
-# are random (last column). Sinusoidal positions are recovered less often, because neighbours are similar: in wide
-# spaces, an answer that is wrong is nearly always off by one. (All this with words $\sqrt 2$ times as long as
+# Adding does not destroy these words: they are recovered at every width. So is nearly every position, if the position
+# vectors are random (last column). Sinusoidal positions are recovered less often, because neighbours are similar: in
+# wide spaces, an answer that is wrong is nearly always off by one. (All this with words $\sqrt 2$ times as long as
 # positions.)

@@ -8,16 +8,17 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To know who bit whom, the verb needs both nouns, kept apart. One *head*, as in chapter 4, has one row
-# of weights for the verb, and so gives it one average of the words. But in general two words cannot be recovered from
-# one average (with two nouns only, one head could get by): if words were numbers, 1 and 5 would give 3, and so would 2
-# and 4. **Multi-head attention** runs the attention of chapter 4 several times at once, each time with matrices of its
-# own, and sets the results side by side. This chapter builds it by hand and as a [PyTorch
-# module](#the-same-as-a-pytorch-module), shows [what a single head loses](#would-one-head-do), asks why heads become
-# different, and inspects those of a published model.
+# *Dog bites man.* For the verb's vector to say who bit whom, it needs both nouns, kept apart. One *head*, as in chapter
+# 4, has one row of weights for the verb, and so gives it one average of the words. But an average does not in general
+# tell which words went into it: if words were numbers, 1 and 5 would have the average 3, and so would 2 and 4. (If
+# *dog* and *man* were the only nouns, one head could get by, because few pairs would be possible.) **Multi-head
+# attention** runs the attention of chapter 4 several times at once, each time with matrices of its own, and sets the
+# results side by side. This chapter builds it by hand and as a [PyTorch module](#the-same-as-a-pytorch-module), shows
+# [what a single head loses](#would-one-head-do), asks why heads become different, and inspects those of a published
+# model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 26 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 9 more
+# takes about 27 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 9 more
 # minutes. Only the code? Read [the definition](#the-definition), [In code](#in-code) and [the PyTorch
 # module](#the-same-as-a-pytorch-module).
 
@@ -105,7 +106,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # %% [markdown]
 # ## Would one head do?
 #
-# Did the verb need two heads? One head gives it one average, and what went into an average cannot in general be read
+# Did the verb need two heads? A head adds up all that it compares into one score for each word, so however wide it is,
+# it has one row of weights for the verb, and gives it one average. What went into an average cannot in general be read
 # back. Let words be numbers for a moment. With equal weights even the order would be lost, so let the head give the
 # weight $\tfrac23$ to the first noun and $\tfrac13$ to the last. The pair 1, 5 then gives
 # $\tfrac23 \cdot 1 + \tfrac13 \cdot 5 = \tfrac73$. So does the pair 2, 3, and every pair on the red line below. A
@@ -129,15 +131,17 @@ plt.show()
 
 # %% [markdown]
 # Words are vectors. Say a noun fills 8 of a word's 16 numbers, the same 8 for every noun. To know both nouns, the verb
-# must receive 16 numbers. A single head of width 16 has room for them:
+# must receive 16 numbers. A single head of width 16 hands over 16 numbers.
 #
-# **Predict first.** Can both nouns be worked out from what this one head hands over: whole, half, or not at all?
+# **Predict first.** How much of the two nouns can be worked out from what this one head hands over: all, half, or
+# nothing?
 #
 # Let the head give the weight $\alpha$ to the first noun, $a$, and $1 - \alpha$ to the last, $b$. Its average is
 # $\alpha \, a + (1 - \alpha) \, b$, which fills 8 numbers, like the nouns themselves. $W_V$ can spread the 8 over 16
-# entries, but these tell no more than the 8 did. With fixed weights one head, however wide, brings 8 equations for 16
-# unknowns: they fix 8 combinations of the numbers, and leave 8 others free. Half of what is needed is lost. Two heads
-# of width 8 have the same room together, but bring two different averages: 16 equations, and nothing is lost. (The half
+# entries, but these tell no more than the 8 did. If the weights do not depend on the nouns, one head, however wide,
+# gives 8 equations for 16 unknowns: they fix 8 combinations of the numbers, and leave 8 others free. Half of what is
+# needed is lost. Two heads of width 8 also hand over 16 numbers, but from two different averages: 16 equations, and
+# nothing is lost. (All this is for nouns that may be any vectors, and for what can be read off by a matrix.) (The half
 # is [measured below](#why-exactly-half). If nouns fill more than 8 numbers, two heads of width 8 [lose some,
 # too](#what-if-nouns-fill-more-than-half-of-a-word).)
 #
@@ -166,7 +170,8 @@ plt.show()
 # Why $d_k = D / H$? Because the heads then have $H d_k = D$ columns together, so the layer has as many parameters and
 # multiplications as with a single wide head ($H = 1$, and a $W_O$ after it). The price is that a narrower head compares
 # fewer numbers of each word. If it has only one or two numbers for each word, a query can hardly pick out any one word
-# it wants from many ([how few are too few](#what-if-a-head-is-too-narrow)).
+# it wants from many, because their keys then lie too close together ([how few are too
+# few](#what-if-a-head-is-too-narrow)).
 
 # %% [markdown]
 # ### Heads are a sum
@@ -185,11 +190,14 @@ plt.show()
 # over, and into which numbers of the output. [Elhage and others,
 # 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
 #
-# Head $h$, with its attention weights $A^{(h)}$, adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all heads had the same
-# weights $A$, the sum would be $A X \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$, which one wide head can compute.
-# So several heads gain only where their attention weights differ. And a sum has no order: if two heads change places,
-# together with their rows of $W_O$, the layer computes the same. So *head 3* of one trained model need not be like
-# *head 3* of another.
+# Head $h$, with its attention weights $A^{(h)}$, adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. The last two matrices could be
+# multiplied into one of shape $(D, D)$. With more than two heads they are kept apart, because they have only $2 D d_k$
+# numbers together, instead of $D^2$. (With one head of width $D$, $W_O$ adds nothing that $W_V$ could not do.) If all
+# heads had the same weights $A$, the sum would be $A X \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. One wide head
+# computes the same, if its $W_Q$ and $W_K$ are those of one of the heads, filled up with zeros (and scaled, because it
+# divides by another root). So several heads gain only where their attention weights differ. And a sum has no order: if
+# two heads change places, together with their rows of $W_O$, the layer computes the same. So *head 3* of one trained
+# model need not be like *head 3* of another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -353,9 +361,9 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# Here is the whole layer, for a batch of $B$ sentences. `split` does the two steps of the upper row. Attention, that of
-# chapter 4, puts new numbers, drawn paler, in the same cells. Merging reverses the steps of `split`: first swap, then
-# reshape.
+# Here is the whole layer, for a batch of $B$ sentences. `split` does the two steps of the picture's upper row, the
+# reshape and the swap. Attention, that of chapter 4, puts new numbers, drawn paler, in the same cells. Merging reverses
+# the steps of `split`: first swap, then reshape.
 
 # %%
 from dotformer.by_hand.softmax import softmax
@@ -394,7 +402,7 @@ assert np.allclose(received[0], together)
 # 1 should get $(1, 2)$ and $(5, 6)$. Instead it gets $(1, 2)$ and $(3, 4)$, and takes the second half of word 1 for
 # word 2. Merging has [the same trap](#break-it-merged-without-the-swap).
 #
-# The example with the dog is no good test of such code. Confusing $H$ and $d_k$ would pass, because both are 2 there,
+# The example with the dog is a poor test of such code. Confusing $H$ and $d_k$ would pass, because both are 2 there,
 # and so would forgetting $W_O$, which is the identity. Test with sizes that all differ and a random $W_O$, against a
 # loop over the heads:
 
@@ -524,7 +532,9 @@ for num_heads in (1, 8, 64):
 # How many heads are best? Vaswani and others chose eight. Their table 3 gives the quality of translations as a score
 # from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with
 # 16, 25.4 with 32. The paper concludes that one head is worse, and so are too many. No spread is reported, so the
-# smaller differences may be chance.
+# smaller differences may be chance. Many later models keep $d_k$ at 64 or 128 and let $H$ grow with $D$: the smallest
+# GPT-2 has 12 heads of 64, and the largest GPT-3 96 heads of 128. A head then compares about as much as before, and a
+# wider word gets more averages.
 
 
 # %% tags=["quiz"]
@@ -548,8 +558,8 @@ quiz.number(
 #
 # The same layer again, now as the module that is trained below. Like PyTorch's own `nn.MultiheadAttention`, and unlike
 # the formula above, it adds a vector, a *bias*, after each product. The $T$ queries may come from other words than the
-# $S$ keys and values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)), so the module serves
-# as self-attention and as *cross-attention*.
+# $S$ keys and values, as when a translation model attends to the source sentence ([chapter 9](09_decoder.ipynb)), so
+# the module serves as self-attention and as *cross-attention*.
 
 # %%
 import torch
@@ -659,8 +669,8 @@ for y, mask in (x, causal), (other, None):
 
 # %% [markdown]
 # They agree, up to rounding. `nn.MultiheadAttention` calls $D$ `embed_dim` and returns the weights as well, *averaged
-# over the heads* unless you pass `average_attn_weights=False`. Two of its habits differ from ours: in its boolean masks
-# True means *hidden*, and unless `batch_first=True` the batch is the second axis.
+# over the heads* unless you pass `average_attn_weights=False`. Two of its conventions differ from ours: in its boolean
+# masks True means *hidden*, and unless `batch_first=True` the batch is the second axis.
 
 # %% [markdown]
 # ## Why do heads become different?
@@ -674,7 +684,8 @@ for y, mask in (x, causal), (other, None):
 # of width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into its output for the verb.
 #
 # **Predict first.** Train three layers: one head; two heads with random starts; two heads with equal starts, rows of
-# $W_O$ included. What share of the nouns does each miss? (The squared error, divided by that of always answering 0.)
+# $W_O$ included. What share of the nouns does each miss? (The squared error, divided by that of always answering 0: the
+# *fraction of variance unexplained*.)
 
 
 # %% layers with one head and with two, trained tags=["hide-input"]
@@ -767,17 +778,17 @@ assert parted < 0.005
 # %% [markdown]
 # The weights in the output are means over 2,000 sentences. Ignore the last row, a single run, until the quiz below.
 #
-# One head misses nearly half. Its average brings 6 of the 12 numbers. Here its weights may depend on the nouns, too,
-# which [brings one more](#could-one-head-escape-by-other-means). So 5 of 12 are lost, 0.42.
+# One head misses nearly half. Its average gives 6 of the 12 numbers. Here its weights may depend on the nouns, too,
+# which [gives one more](#could-one-head-escape-by-other-means). So 5 of 12 are lost, 0.42.
 #
-# Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
+# Two heads that start equal miss as much as one. Two that start at random miss nothing: in all three runs, each from a
 # different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights
 # need not be 1 and 0. Two different averages are enough, and $W_O$ works out the nouns from them.
 #
 # Why? Training corrects each matrix according to how a change in it would change the error, and a head affects the
 # error only through its own rows of $W_O$. Two heads that are equal, rows included, get equal corrections, so they stay
-# equal. If they differ at all, so do their corrections, and presumably a task that one average cannot solve rewards the
-# difference. Different starts break the *symmetry*, and the task pulls the heads apart. Where one average would do,
+# equal. If they differ, so in general do their corrections, and presumably a task that one average cannot solve rewards
+# the difference. Different starts break the *symmetry*, and the task pulls the heads apart. Where one average would do,
 # nothing forces heads to differ.
 #
 # Does the layer of two different heads need both? Switch one off after training, by setting its rows of $W_O$ to 0, and
@@ -791,9 +802,9 @@ for number, missed in enumerate(with_one_off, 1):
 assert min(map(min, with_one_off)) > 0.5 and max(map(max, with_one_off)) < 0.62
 
 # %% [markdown]
-# It does. And with one head off, more is missed than the 0.42 of the layer that had one from the start. That head
-# learned to do what it could for both nouns, while each of these two presumably learned to count on the other. So an
-# ablation measures what the *trained* model loses, not what a smaller one could have learned.
+# It needs both. And with one head off, more is missed than the 0.42 of the layer that had one from the start. That
+# layer's $W_O$ was trained to make the best of one average, and this one's to combine two. So an ablation measures what
+# the *trained* model loses, not what a smaller one could have learned.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -821,9 +832,9 @@ quiz.one_choice(
 #
 # So far we chose the task. Do heads become different in a model trained on real text, too? Take all-MiniLM-L6-v2, which
 # gave us the vectors of chapter 2, and look at its first layer, of twelve heads of width 32 ($D = 384$). The model adds
-# two tokens that are not words, `[CLS]` before each text and `[SEP]` after it. Give it three sentences, one of them
-# *the dog that bit the man ran*. For each head, average the weight on the word before, over all words but the first of
-# each sentence. The sentences have 9 to 13 tokens, so equal weights would be about 0.09.
+# two tokens that are not words, `[CLS]` before each text and `[SEP]` after it. Give it three sentences, such as *the
+# dog that bit the man ran*. For each head, average the weight on the word before, over all words but the first of each
+# sentence. The sentences have 9 to 13 tokens, so equal weights would be about 0.09.
 #
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
 # weight on the word before, in the head where it is largest?
@@ -884,12 +895,12 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
 # Training does find one: in these three sentences head 3 gives nearly all of its weight to the word before, and no
-# other head comes near that. So here, too, heads have become different. Such a head is called a **previous-token
-# head**.
+# other head comes near that. So here, too, a trained head does something that no other does. Such a head is called a
+# **previous-token head**.
 #
 # Does head 3 find out who bit? It seems to: *bit* gives *dog* 1.00 in *the dog bit the man*, and *man* 1.00 in *the man
 # bit the dog*. But only because the biter is the word before: in *the dog that bit the man ran*, *bit* looks at *that*.
-# Head 11, for example, hardly depends on the order: it gives *dog* 0.31 in the one and 0.28 in the other.
+# In this pair head 11, for example, hardly depends on the order: it gives *dog* 0.31 in the one and 0.28 in the other.
 
 # %% tags=["proof"]
 for text, biter, of_dog in (
@@ -907,7 +918,7 @@ for text, biter, of_dog in (
 # [above](#why-do-heads-become-different), and measure how much worse the model does on new text. [Chapter
 # 15](15_pretrained.ipynb) does that with every head of this model. [Going
 # further](#what-else-do-heads-do-and-can-they-be-removed) describes what else heads do, which of them can be removed,
-# and why six of these twelve heads give much of their weight to `[CLS]`.
+# and what may be the reason why six of these twelve heads give much of their weight to `[CLS]`.
 
 # %% [markdown]
 # ## Exercises
@@ -1157,12 +1168,12 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# One head gives each word one average, and from one average two words cannot in general be recovered. Where a few
+# One head gives each word one average, and an average does not in general tell which words went into it. Where a few
 # numbers of each word are enough, several narrow heads, each with its own average, can do better than a wide one. So
 # attention runs several times side by side, in narrow heads with matrices of their own. The layer then has as many
 # parameters and multiplications as with a single wide head and a $W_O$. Each head writes through its own rows of $W_O$,
-# and what they write is added up. In our task training made the heads differ, because they started from different
-# numbers and one average would not do.
+# and what they write is added up. In our task training made the heads differ. It could, because they did not start
+# equal, and presumably did because one average would not do.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1176,7 +1187,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Six questions about heads, and a mistake.
+# Six questions about heads, and a common bug.
 #
 # ### Why exactly half?
 #
@@ -1252,12 +1263,12 @@ plt.show()
 #
 # ### Could one head escape by other means?
 #
-# - *Could its weights depend on the nouns themselves?* Yes, and that gains one number. With the verb's query $q$ and
-#   the nouns' keys $k_a$ and $k_b$, the scores differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference,
-#   which an average with nearly equal weights loses. The weights themselves carry this number. Let one entry of the
-#   values be 1 for the first word, 0 for the verb and −1 for the last: its blend is the first noun's weight minus the
-#   last's. So with nouns of six numbers 6 + 1 of 12 arrive, and 5 are lost, 0.417, instead of half. Where the head's
-#   keys see the positions only, it misses half.
+# - *Could its weights depend on the nouns themselves?* Yes. If they are nearly equal, and what arrives is read off by a
+#   matrix, that gains one number. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores differ by
+#   $q \cdot (k_a - k_b)$, one number about the nouns' difference, which an average with nearly equal weights loses. The
+#   weights themselves carry this number. Let one entry of the values be 1 for the first word, 0 for the verb and −1 for
+#   the last: its blend is the first noun's weight minus the last's. So with nouns of six numbers 6 + 1 of 12 arrive,
+#   and 5 are lost, 0.417, instead of half. Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into different numbers from those of the last noun?* Not in the first layer.
 #   The matrix is the same for every word, and a position is only added, so both nouns are written into the same
 #   numbers.
@@ -1307,8 +1318,9 @@ for size in (8, 12, 16):
 # so half is missed: a tie with one head. (The extra 0.01 is chance in the draw, and the price of fitting on one sample
 # and measuring on another.) Apart from such hundredths, two heads never do worse in this test, and they gain most where
 # a few numbers of each word are enough. That may be the usual case: to agree with its subject, a verb needs to know
-# *one or many?*, and not all that the subject means. What narrow heads give up is in the comparing: each compares fewer
-# numbers of each word ([why that matters](#what-if-a-head-is-too-narrow)).
+# *one or many?*, and not all that the subject means. Two narrow heads hand over as much as one wide head. What they
+# give up is in the comparing: each compares fewer numbers of each word ([why that
+# matters](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
 pairs = np.array([[1, 5], [2, 3]])
@@ -1383,14 +1395,14 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has since been called an
 # *attention sink*. If its value is nearly 0, the head then adds almost nothing.
 #
-# Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 heads in its
-# encoder, only 8 changed the BLEU score significantly when removed, four of them for the better. That does not mean
-# that one would be enough everywhere: each was removed while the others stayed, and these may do its work. Some layers,
-# they found, can be cut to a single head, while attention to the source depends more on having several. Many can be
-# removed together: Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and
-# lost 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them ([Behnke and
-# Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)). So pruning shows what the *trained* model can do
-# without. A head that can be removed afterwards may still have helped training to get there.
+# Can heads be removed? Michel and others removed heads one at a time from a trained translation model: of the 96 heads
+# in its encoder, only 8 changed the BLEU score significantly when removed, four of them for the better. That does not
+# mean that one would be enough everywhere: each was removed while the others stayed, and these may do its work. Some
+# layers, they found, can be cut to a single head, while cross-attention depends more on having several. Many can be
+# removed together: Voita and others pruned 38 of the 48 heads in a translation model's encoder, while training it
+# further, and lost 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them
+# ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)). So pruning shows what the *trained*
+# model can do without. A head that can be removed afterwards may still have helped training to get there.
 
 # %% [markdown]
 # ### Break it: merged without the swap

@@ -93,7 +93,9 @@ plt.show()
 # **memory**.
 #
 # The right half is the decoder. Its layers differ from the encoder's in two ways: their self-attention is masked, so
-# that no word sees a later one, and a second attention, the *cross-attention*, looks at the memory.
+# that no word sees a later one, and a second attention, the *cross-attention*, looks at the memory. (Chat models have
+# only the right half, without cross-attention, because a conversation grows and has no fixed source. Two halves suit a
+# source that is complete before the answer begins, such as a sentence to translate: [more](#with-one-stack-or-two).)
 #
 # At each position, a linear map at the top of the decoder gives every token of the vocabulary a number, its **logit**.
 # A softmax turns these $V$ logits into probabilities, and the *next* word should get the highest.
@@ -113,10 +115,10 @@ plt.show()
 # Why is it shifted? Without the shift, each position would be asked for the very word that it is given, and would only
 # copy. And `<eos>` is wanted, too, because otherwise the model would never learn to stop: its answers would begin right
 # and then run on, while the loss looks fine. Number the given words from 0, so that `<bos>` is word 0: the position of
-# word $t$ sees words 0 to $t$ and must predict word $t + 1$.
+# word $t$ sees words 0 to $t$ and must predict word $t + 1$, for the last one `<eos>`.
 #
-# Later, when the model writes, at **inference**, there is no right answer to give it. The decoder runs once for each
-# word, and what it has written goes in again:
+# Later, when the model writes, at **inference** (in *generation*), there is no right answer to give it. The decoder
+# runs once for each word, and what it has written goes in again:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Left, training: the right answer, begin, I, am, fine, goes into one decoder at once, and out of it come I, am, fine, end. Right, writing: four passes, one below the other. Begin gives I; begin I gives am; begin I am gives fine; begin I am fine gives end. Each word that is written is appended to what goes in next."}}
 drawing = Diagram(8.2, 2.7)
@@ -203,7 +205,7 @@ plt.show()
 # %% [markdown]
 # With padding on the right, as here, the causal mask alone would do for the answer. (Do not pad it on the left: in the
 # model below, a row that may see nothing becomes NaN.) The question needs its padding mask, because no causal mask is
-# used there. (The row of `<pad>` is computed, too, but the loss ignores it.)
+# used there. (The row of `<pad>` is computed, too, but the loss leaves it out of its mean.)
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -490,7 +492,7 @@ class OneScreen(nn.Module):
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         self.dropout = nn.Dropout(dropout)
         for matrix in (p for p in self.parameters() if p.ndim == 2):
-            nn.init.xavier_uniform_(matrix)  # Glorot's start: chapter 8
+            nn.init.xavier_uniform_(matrix)  # Glorot's initialisation: chapter 8
         # small: the target table also produces the logits
         for table in (self.source_table, self.target_table):
             nn.init.normal_(table.weight, std=d_model**-0.5)
@@ -527,16 +529,17 @@ class OneScreen(nn.Module):
 # do both, because words that are used alike should be similar both as input and as output. (In the paper source and
 # target share it, too.)
 #
-# The final vector comes out of a norm, so its entries have size 1. If those of the embeddings had size 1, too, a logit,
-# as a sum of $D$ products of random sign, would start near $\sqrt D$, 23 for $D = 512$, and the untrained model would be
-# sure of some random word. So they start with size $1 / \sqrt D$, and the logits with size 1. At the input `stack`
+# The final vector comes out of a norm, so its entries have standard deviation 1. If those of the embeddings had 1, too,
+# a logit, as a sum of $D$ products of random sign, would start near $\sqrt D$, 23 for $D = 512$, and the untrained
+# model would be sure of some random word. So they start with $1 / \sqrt D$, and the logits with 1. At the input `stack`
 # multiplies them by $\sqrt D$, because beside the positions they would hardly count ([chapter
 # 8](08_encoder.ipynb#from-token-numbers-to-vectors)).
 #
 # Look at two things before any training: the shape of the logits and the first loss. They find wrong sizes and a wrong
-# start, but no wrong mask. Try the model at the paper's size, with a small vocabulary and random tokens. Equal logits
-# would cost $\ln V$, and logits of size 1 cost half a unit more ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)), so the loss should be about $\ln V + \frac12$:
+# initialisation. Of wrong masks they find only one that leaves a row nothing to see, because then the loss is NaN. Try
+# the model at the paper's size, with a small vocabulary and random tokens. Equal logits would cost $\ln V$, and logits
+# of standard deviation 1 cost half a unit more ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)), so the
+# loss should be about $\ln V + \frac12$:
 
 # %%
 torch.manual_seed(0)
@@ -620,9 +623,10 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 #
 # The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
 # `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer `<eos>` stays among
-# the inputs, but what is wanted there is padding, which the loss skips. So `<eos>` must not share padding's number: the
-# model would never learn to stop.) So the decoder is given the wanted words, *shifted right* by one, even where it
-# would have written others: that is **teacher forcing**.
+# the inputs, but what is wanted there is padding. The loss skips it, because padding is easy to predict, and counting
+# it would make the mean look better than the words are. So `<eos>` must not share padding's number: it would be
+# skipped, too, and the model would never learn to stop.) So the decoder is given the wanted words, *shifted right* by
+# one, even where it would have written others: that is **teacher forcing**.
 #
 # Each word has a loss of its own. What does their average say about the whole answer? Suppose that the softmax gives
 # the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of a
@@ -632,8 +636,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
 # Minus the logarithm of 0.36 is $0.69 + 0.22 + 0.11 + 0 = 1.02$, the **negative log-likelihood**. Divided by the number
-# of tokens, four, it is the loss, 0.26, the cross-entropy of chapter 7. So a smaller loss means a more probable right
-# answer. (Minimising it is **maximum likelihood** training.)
+# of tokens, four, it is this answer's loss, 0.26, the cross-entropy of chapter 7. (In a batch the mean runs over all
+# its real tokens, so longer answers count more.) So a smaller loss means a more probable right answer. (Minimising it
+# is **maximum likelihood** training.)
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -765,10 +770,10 @@ assert share_right(wide, unseen) > 0.95
 # %% [markdown]
 # ## One question, followed to its answer
 #
-# At `<bos>` the model must choose the first word of its answer to *Hi, how are you?* What does it read from the question?
-# Look at one head of the last decoder layer: head 1 of its cross-attention, with $d_k = 8$. In layer 1 the query of
-# `<bos>` is the same for every question. What it reads there is added to it, so in layer 2 its query depends on the
-# question. In the picture, *value[0]* is the first of a value's 8 numbers:
+# At `<bos>` the model must choose the first word of its answer to *Hi, how are you?* What does it read from the
+# question? Look at one head of the last decoder layer: the first of its cross-attention, with $d_k = 8$. In layer 1 the
+# query of `<bos>` is the same for every question. What it reads there is added to it, so in layer 2 its query depends
+# on the question. In the picture, *value[0]* is the first of a value's 8 numbers:
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -846,8 +851,7 @@ plt.show()
 
 # %% [markdown]
 # Read the row of *you*: its exponential, about 28, is 0.54 of the sum of its column. Nearly all the rest goes to *are*.
-# Of the 0.92 with which the blend begins (a single entry has no meaning of its own), *you* contributes
-# $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
+# In the blend's first entry, 0.92, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`. A norm, the
 # feed-forward sublayer and its norm follow. A token's logit is the dot product of the result with its embedding. *I*
@@ -874,10 +878,10 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No, only writing does. In training one pass gives all logits at once, the same ones that writing computes pass by
-# pass. Send `<bos>` and the words that the model has written through the decoder in one pass. With the causal mask, row
-# $t$ of its logits depends on the question and on tokens 0 to $t$ alone. When the model wrote, the pass that chose word
-# $t + 1$ received exactly tokens 0 to $t$, so the last row of that pass should equal row $t$:
+# No, only writing does. In training one pass gives all logits at once. For the same words they equal those that writing
+# computes pass by pass. Send `<bos>` and the words that the model has written through the decoder in one pass. With the
+# causal mask, row $t$ of its logits depends on the question and on tokens 0 to $t$ alone. When the model wrote, the
+# pass that chose word $t + 1$ received exactly tokens 0 to $t$, so the last row of that pass should equal row $t$:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -894,7 +898,8 @@ with torch.no_grad():
 # %% [markdown]
 # They agree. This is what teacher forcing and the causal mask buy: a thousand tokens take a thousand passes to write,
 # and only one pass to train on. And since the earlier rows do not change when a word is added, their keys and values
-# need not be computed again: that is the **key-value cache** of [chapter 12](12_generation.ipynb).
+# need not be computed again. Nor need those of the memory, because it never changes. To keep both is the **key-value
+# cache** of [chapter 12](12_generation.ipynb).
 #
 # The mask stays on in writing, too, because without it earlier words would get vectors that mix in later words, which
 # training never showed.
@@ -903,7 +908,7 @@ with torch.no_grad():
 # %% tags=["quiz"]
 answer = "<bos> who says Dan is tired ? <eos>".split()
 quiz.number(
-    "A model writes *who says Dan is tired ?*, of six tokens. How often does its decoder run?",
+    "A model writes *who says Dan is tired ?*, of six tokens. How many times does its decoder run?",
     len(answer) - 1,
     tolerance=0.1,
     feedback="Yes: once for each token and once for `<eos>`. In training it would run once, for all positions together.",
@@ -986,24 +991,26 @@ assert of_strangers(leaking)[0] > 0.97 and of_strangers(leaking)[1] < 0.2
 assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 
 # %% [markdown]
-# Only the writing tells. (With the mask, loss and accuracy look the same.) In training the wanted word is the next
+# Only the writing reveals it. (With the mask, loss and accuracy look the same.) In training the wanted word is the next
 # input, and the model has learned to copy it from there. That works for held-out answers, too, so loss and accuracy
 # look perfect. When the model writes, the next input is not there yet.
 #
 # Here the answers are certain, so a loss near 0 is no warning. On real text, where several words are possible, it is:
 # suspect first the mask, then the shift. But a loss that looks normal does not prove the masks right, and neither do
-# good answers: of [nine kinds of wrong mask](#nine-wrong-masks), two leave nearly all answers right.
+# good answers: of [nine kinds of wrong mask](#nine-wrong-masks), two leave nearly all answers right, and a third does
+# in most of its models.
 
 # %% [markdown]
 # ## The leak test
 #
 # How do you notice a missing mask before training? The causal mask must ensure one property: *no position sees its
-# future*, not even by a detour through a lower layer. It does: in layer 1, row $t$ is made of words 0 to $t$ alone. In
-# each further layer, row $t$ is made of rows 0 to $t$ of the layer below, and none of these holds a later word. Norms
-# and feed-forward networks work on each row alone, and the memory has no word of the answer.
+# future*, not even by a detour through a lower layer. It does: in layer 1, row $t$ is computed from words 0 to $t$
+# alone. In each further layer, row $t$ is computed from rows 0 to $t$ of the layer below, and none of these holds a
+# later word. Norms and feed-forward networks work on each row alone, and the memory has no word of the answer.
 #
 # So change later words, and the earlier logits must not move, except for rounding. That is the **leak test**. Here the
-# cut stands after three tokens: from the fourth on, each answer is replaced by another.
+# cut is after the third token: from the fourth on, each answer gets the words of another (`roll` takes them from the
+# row before).
 
 
 # %%
@@ -1024,10 +1031,10 @@ assert moves(screen, questions[unseen], answers[unseen, :-1]) < 1e-4 < 1 < moved
 
 # %% [markdown]
 # It needs no training: a fresh model and random tokens will do. `check`, folded, runs it in `model.train()` and in
-# `model.eval()`, because code may compute attention differently in each. It also checks that some later logit does move,
-# that padding after the question moves no logit at a real position, that another question moves some, and that every
-# logit is a number. (A position that may attend to nothing gets NaN, here as in `nn.MultiheadAttention`.) Build the model
-# without dropout, which would move logits by chance.
+# `model.eval()`, because code may compute attention differently in each. It also checks that some later logit does
+# move, that padding after the question moves no logit at a real position, that another question moves some, and that
+# every logit is a number. (A position that may attend to nothing gets NaN, here as in `nn.MultiheadAttention`.) Build
+# the model with a dropout of 0, because dropout would move logits by chance.
 
 
 # %% the leak test and three others tags=["hide-input"] file="transformer.py"
@@ -1066,7 +1073,7 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 #
 # 1. targets that are not shifted, because it never sees what is wanted;
 # 2. a mask that hides too much, because then nothing leaks;
-# 3. a leak that lies entirely behind its cut, between positions 5 and 6, for example. So repeat it at several cuts, with
+# 3. a leak that lies entirely after its cut, between positions 5 and 6, for example. So repeat it at several cuts, with
 #    random tokens, since real answers often end alike.
 #
 # A reference finds the second: PyTorch's layers, given the same parameters (`by_pytorch`, folded), give the same logits
@@ -1661,7 +1668,7 @@ verdict
 # **Sources.** The model: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), sections 3.1 and 3.2.3.
 # Attention from decoder to encoder: [Bahdanau, Cho and Bengio (2015)](https://arxiv.org/abs/1409.0473). Teacher
 # forcing: [Williams and Zipser (1989)](https://doi.org/10.1162/neco.1989.1.2.270). Tied output: [Press and Wolf
-# (2016)](https://arxiv.org/abs/1608.05859). Starting matrices: [Glorot and Bengio
+# (2016)](https://arxiv.org/abs/1608.05859). Initialisation: [Glorot and Bengio
 # (2010)](https://proceedings.mlr.press/v9/glorot10a.html). Order without positions: [Haviv and others
 # (2022)](https://arxiv.org/abs/2203.16634).
 #
@@ -1688,10 +1695,11 @@ verdict
 # | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
 # | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
 #
-# When are two stacks the better choice, and when one? Two suit a source that is complete before the answer begins, as in
-# translation and speech recognition: the encoder is *bidirectional*, runs once, and has parameters of its own. One stack
-# is simpler, needs no division into source and target, and can go on as a conversation grows, so most chat models are
-# decoder-only ([chapter 18](18_gpt.ipynb)).
+# When are two stacks the better choice, and when one? Two suit a source that is complete before the answer begins, as
+# in translation and speech recognition: the encoder is *bidirectional*, runs once, and has parameters of its own. One
+# stack is simpler, and needs no division into source and target. And a conversation can grow in it cheaply, because
+# under the causal mask the vectors of old tokens stay as they were, where a bidirectional encoder would read everything
+# again. So most chat models are decoder-only ([chapter 18](18_gpt.ipynb)).
 
 # %% [markdown]
 # ### A decoder-only model that answers
@@ -1810,8 +1818,7 @@ assert same[:, :5].abs().max() < 1e-4 < same[:, 5:].abs().max()  # no leak
 #
 # The layers of the model on one screen are post-norm: they normalise each sum of $x$ and what a sublayer returns. A
 # pre-norm layer normalises what goes into a sublayer instead. Then nothing normalises what leaves the last layer. So
-# each stack ends in one more norm. For deep stacks pre-norm is the safer choice. `OneScreen` receives the kind of layer
-# through its argument `layer`:
+# each stack ends in one more norm. `OneScreen` receives the kind of layer through its argument `layer`:
 
 
 # %%
@@ -1862,8 +1869,9 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 
 # %% [markdown]
 # In the same 250 steps, at the same peak of 0.01, six pre-norm layers learn to answer, and six post-norm layers do not.
-# A smaller peak helps them: at 0.002 post-norm gets between 80 and 100 percent right, depending on the seed and the
-# machine. [Chapter 8](08_encoder.ipynb#does-training-agree) has a possible reason.
+# So pre-norm tolerates a larger learning rate. At a peak of 0.002 post-norm learns, too, if less surely: 80 to 100
+# percent right in our runs, depending on the seed and the machine. [Chapter 8](08_encoder.ipynb#does-training-agree)
+# has a possible reason.
 #
 # ### Checks that need training
 #
@@ -1872,7 +1880,7 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 # | check | bad sign | what it means |
 # |---|---|---|
 # | one batch of 32, trained alone (**overfitting one batch**), without dropout | the loss stays well above 0 although the input determines what is wanted, even at a smaller learning rate | the model or the loop is wrong: do not start the long run |
-# | teacher-forced accuracy, on held-out data | it is low | overfitting (chapter 11), too little training, masks that differ between training and test, or a model trained on targets that were not shifted |
+# | teacher-forced accuracy, on held-out data | it is low | overfitting (chapter 11), too little training, masks that differ between training and test, or a model trained on targets that were not shifted (if this check shifts them itself) |
 # | the loss on held-out pairs when each answer gets the question of another pair | it is hardly higher than with the right questions | the source is not used, or the wanted words leak in |
 # | writing, on held-out data | it is much worse than the accuracy allows | a future seen in training, or a generation loop that disagrees with the single pass |
 #
@@ -1889,17 +1897,17 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 # | no causal mask | all words |
 # | causal mask turned around (as when it was made for code in which True means *hidden*) | the words after $t$ |
 # | one word too many: the diagonal moved up by one | words 0 to $t + 1$ |
-# | one word too few: the diagonal moved down by one | words 0 to $t - 1$ (`<bos>` sees nothing: the book's module makes all its weights 0, where the code on one screen gets NaN) |
+# | one word too few: the diagonal moved down by one | words 0 to $t - 1$, so `<bos>` sees nothing |
 # | scaled scores times mask: hidden scores become 0, not $-\infty$ | all: a score of 0 has a weight, as $e^0 = 1$ |
 # | weights times mask, after the softmax | words 0 to $t$, and a trace of the later ones |
 # | causal mask in training only, not after `model.eval()` | outside training, all |
 # | causal mask on cross-attention, too | too little of the question |
-# | padding not hidden in cross-attention | padding behind the question, too |
+# | padding not hidden in cross-attention | padding after the question, too |
 #
 # The correct model and each mistake were trained with nine seeds (`python -m benchmarks.masks`). Each row of the output
 # sums up nine models:
 #
-# - *loss*: the largest of the nine;
+# - *loss*: the largest training loss of the nine;
 # - *forced*: the mean teacher-forced accuracy;
 # - *writing*: the smallest and the largest share of answers that a model writes correctly;
 # - *check finds*: what `check` finds first in a fresh model, and in which mode (it tries *train* before *eval*).
@@ -2066,9 +2074,9 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 #
 # *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Weights times mask* removes the
 # later words' weights, but their scores stay in the denominator. So the rest sums to less than 1 ([chapter
-# 4](04_self_attention.ipynb#why-minus-infinity)). So how much each blend is shortened depends on which words come next.
-# Presumably the model learns to read the next word from that. *Scaled scores times mask* gives each hidden word the
-# score 0, so the later words' values stay in the blend.
+# 4](04_self_attention.ipynb#why-minus-infinity)), and each blend is shortened by a factor that depends on which words
+# come next. Presumably the model learns to tell the next word from that factor. *Scaled scores times mask* gives each
+# hidden word the score 0, so the later words' values stay in the blend.
 #
 # **One sees the future outside training.** The mask *in training only* is off after `model.eval()`, so *forced* and
 # *writing* both run without it. Writing uses only the last row, which may see every word anyway. But now layer 1 mixes
@@ -2080,7 +2088,7 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # book's module, which was used here, a blend of zeros. Still, at least 97 percent of the answers are right, presumably
 # because the residual connection carries the word itself upwards.
 #
-# In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, a row that may see nothing gets
+# In the one-screen model, and in `nn.MultiheadAttention` as it is called by default, a row that may see nothing gets
 # the softmax 0/0, which is NaN, and spreads it: a NaN score makes a row's whole softmax NaN, and even a weight of 0
 # times NaN is NaN. So in such code the first loss is NaN with *one word too few*, and with *turned around*, whose last
 # row has no word after it.
@@ -2090,7 +2098,7 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # positions.
 #
 # **One sees padding.** The batches in training had padding, too, so the model learned to live with it; an amount that
-# it never met may change the answer. (The *decoder's* self-attention needs no padding mask where padding stands on the
+# it never saw may change the answer. (The *decoder's* self-attention needs no padding mask where padding stands on the
 # right: by the causal mask no real word sees it, and the loss ignores its rows.)
 #
 # ### A tenth mistake, in no mask
@@ -2121,16 +2129,17 @@ assert loss < 0.01 and writing == 0 and forced < 0.05
 # Each position copies what it was given, which is all that the loss asks for. The causal mask cannot prevent it: a
 # position may see its own token, and only the shift makes the wanted token a later one. Here the loss does not show it,
 # because the correct model's is as low; on real text it would be impossibly low. `check` finds nothing, and a reference
-# would not help, because the logits are those of a correct model with these parameters. But the teacher-forced accuracy
-# still asks for the next word, so it is near 0. And from `<bos>` the model writes nothing but `<bos>`.
+# would not help, because the logits are those of a correct model with these parameters. The teacher-forced accuracy is
+# near 0, because here it makes its own shift. If it shared the faulty line with training, it would be perfect. And from
+# `<bos>` the model writes nothing but `<bos>`.
 #
 # ### Does it combine what it has learned?
 #
-# Every question that the model was tested on has a twin with another greeting. (If near-duplicates get into a test set
-# by accident, the set is called **contaminated**.) For a harder test, hold out whole *topics*. A topic is a person with
-# a mood, such as *you* with *tired*, or a person with *how*. If *you* and *tired* never stood in one question, what
-# does the model say to *why are you tired*? Combining what was seen in different examples is called **compositional
-# generalisation**.
+# Every question that the model was tested on has a twin with another greeting. (If near-duplicates of training examples
+# get into a test set by accident, the set is called **contaminated**.) For a harder test, hold out whole *topics*. A
+# topic is a person with a mood, such as *you* with *tired*, or a person with *how*. If *you* and *tired* never stood in
+# one question, what does the model say to *why are you tired*? Combining what was seen in different examples is called
+# **compositional generalisation**.
 #
 # **Predict first.** What share of the answers to held-out topics is right? We have trained nine models with whole
 # topics held out, and nine with single questions held out as before, each with a seed and a split of its own
@@ -2228,8 +2237,8 @@ assert 0.2 < rates["how"] < 0.3 and {0, 1} < {row["how"][0] for row in nine}
 #
 # - *look* is the attention from `<bos>` in the last layer's cross-attention, the mean of its two heads;
 # - *hide* is the probability of *I* with that position hidden from both layers;
-# - *I is lost* means that this probability falls below one half when a single word is hidden: *how or are* means that
-#   hiding either of them alone is enough.
+# - *I is lost* means that this probability falls below one half when a single position is hidden: *how or are* means
+#   that hiding either of them alone is enough.
 
 # %% where it looks, and what it cannot do without tags=["hide-input"]
 from collections import Counter
@@ -2260,14 +2269,15 @@ for (lost, looked), count in groups.most_common():
 
 # %% [markdown]
 # Hide *you*, and *I* keeps a probability of about 0.85; hide any other single word, and it keeps about 0.99. But hide
-# *are* and *you* together, and the probability of *I* is nearly 0; hide any other two, and it is at least 0.8. So *I*
-# needs one of the two positions with most attention, and either is enough, presumably because the encoder has mixed
-# *you* into the vector of *are*. Hiding one at a time does not show that.
+# *are* and *you* together, and the probability of *I* is nearly 0; hide any other two, and it is at least 0.8. So, with
+# the other four there, either of the two positions with most attention is enough for *I*, presumably because the
+# encoder has mixed *you* into the vector of *are*. Hiding one at a time does not show that.
 #
 # In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it. Three others
 # need the positions of *how* and *are*, but not that of *you*; presumably the encoder carried *you* there. The last two
 # keep *I* whichever single position is hidden (pairs may matter). In all, in six of the nine *I* is lost without the
-# word with most attention, and in three it is not: a map alone does not say why.
+# position with most attention, and in three it is not. So this map alone does not say why. It shows only the last
+# layer, where hiding acts on both, and a position carries more than its own word.
 #
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are: how far
 # they show what the prediction depends on.
@@ -2288,11 +2298,11 @@ assert sum(look in n for look, n in zip(most, needs, strict=True)) == 6
 # %% [markdown]
 # ### Does a causal mask carry order?
 #
-# [Chapter 5](05_position.ipynb) added positions, because attention alone cannot tell orders apart. But a causal mask
-# treats positions differently. Is that enough? Yes, to some degree. The first word sees only itself, the second two
-# words, and so on, so that in the first layer the same word at two positions receives two averages, over different
-# words. The second layer can use these differences. Swap the first two of five words: with one layer what the last word
-# receives stays the same, with two it changes.
+# [Chapter 5](05_position.ipynb) added positions, because attention alone cannot tell one order from another. But a
+# causal mask treats positions differently. Is that enough? Yes, to some degree. The first word sees only itself, the
+# second two words, and so on, so that in the first layer the same word at two positions receives two averages, over
+# different words. The second layer can use these differences. Swap the first two of five words: with one layer what the
+# last word receives stays the same, with two it changes.
 
 # %% the first two words swapped, with one layer and two tags=["hide-input"]
 from dotformer.encoder import Encoder, LayerConfig

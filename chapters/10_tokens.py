@@ -10,9 +10,9 @@
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
 # for her name. By the end of this chapter you will have a **tokenizer**, which turns any text into numbers and back. It
-# decides what a model sees: one of ours cuts 12345 into *12 | 3 | 4 | 5*. Its cuts hide letters and misalign digits,
-# which is thought to be one reason why models count letters and add numbers badly. You also see how a typed text can
-# act as a command, and how sentences become a batch.
+# decides what a model sees: one of ours cuts *␣12345* into *␣12 | 3 | 4 | 5*. Its cuts hide letters and misalign
+# digits, which is thought to be one reason why models count letters and add numbers badly. You also see how a typed
+# text can act as a command, and how sentences become a batch.
 #
 # You need some Python and almost no mathematics. It takes about 30 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 4 more minutes. Only the code? Read [the definition](#the-definition) and
@@ -166,16 +166,17 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 #
 # ### Before any merge, cut into words
 #
-# As when you merged by hand, no merge may cross the end of a word. Otherwise *dog.*, *dog,* and *dog!* could each
-# become a token, and the model would have to learn *dog* separately for each. And frequent phrases, such as *␣of␣the*,
-# would take tokens from words. So the text is first cut into words, which is called **pre-tokenization**.
+# No merge may cross the end of a word. Otherwise *dog.*, *dog,* and *dog!* could each become a token, and the model
+# would have to learn *dog* separately for each. And frequent phrases, such as *␣of␣the*, would take tokens from words.
+# So the text is first cut into words, each punctuation mark by itself, which is called **pre-tokenization**.
 #
 # The cut must keep the spaces, or *now here* and *nowhere* could both be *now | here*. Each space goes with the word
 # after it, so that a frequent word and its space can become one token.
 #
-# What counts as a word is a choice. This pattern is GPT-2's, without its rule for English contractions. It tries five
-# parts in turn, and the first that matches takes as many characters as it can. Three take letters, numerals or other
-# characters, with one space before them, if there is one. Two take the white space that is left over (*␣* is a space):
+# This pattern is GPT-2's, without its rule for English contractions. It tries five parts in turn, and the first that
+# matches takes as many characters as it can. Three take letters, numerals or other characters, with one space before
+# them, if there is one. Two take the white space that is left over. (*␣* is a space, `\p{L}` a letter, `\p{N}` a
+# numeral, `\s` white space, `\S` anything else; `(?!…)` must not follow.)
 #
 # | part | takes | for example |
 # |---|---|---|
@@ -224,9 +225,9 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # %% [markdown]
 # For some writing systems bytes and this pattern are a bad fit.
 #
-# - *More bytes.* Before any merge each byte is a token, so the Greek sentence starts out with nearly twice as many
-#   tokens as characters, and the Chinese one with three times as many. A tokenizer for such languages spends many early
-#   merges on joining bytes into whole characters.
+# - *More bytes.* Before any merge each byte is a token, so the Greek sentence starts with more than twice as many
+#   tokens as the English one, and the Hindi one with nearly three times as many. A tokenizer for such languages spends
+#   many early merges on joining bytes into whole characters.
 # - *Bad cuts.* Hindi attaches most vowels, and the sign for no vowel, to a consonant. What is attached does not count
 #   as a letter, so the first word is cut into six. Chinese has no spaces, so a whole clause is one "word", and one
 #   token may hold the end of a word and the start of the next.
@@ -260,7 +261,7 @@ def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int
 from collections import Counter
 
 
-def learn_slowly(texts, count):  # of equally frequent pairs the smaller is merged
+def learn_slowly(texts, count):  # among ties: the pair of smaller symbol numbers
     words = [list(w.encode()) for text in texts for w in pretokenize(text)]
     merges = []
     for made in range(256, 256 + count):
@@ -361,9 +362,10 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # With our four merges *eat* is symbol 259, and its ID is 262.
 #
-# One more special token would shift the IDs of all bytes and merges. A trained model knows a token only by its ID, so
-# choose the special tokens before training. With another tokenizer 262 would be another piece of text. As long as the
-# IDs fit the embedding table there is no error, only nonsense.
+# In our numbering one more special token would shift the IDs of all bytes and merges. A trained model knows a token
+# only by its ID, so choose the special tokens before training. (Libraries give a later token the next free ID, because
+# then no old one moves. Its new row must still be trained.) With another tokenizer 262 would be another piece of text.
+# As long as the IDs fit the embedding table there is no error, only nonsense.
 #
 # ### The tokenizer
 #
@@ -376,9 +378,10 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # That is two rounds instead of four merges, and a large tokenizer has thousands of merges.
 #
 # The result is the same as from going through all merges in order: every new pair contains the new symbol, so if it was
-# learned at all, it was learned later. The rank taken can only rise, so nothing that was skipped comes back. (In the
-# code `&` keeps the pairs that have a rank.) `_cache` keeps results, because frequent words come back. `encode` puts
-# `<bos>` and `<eos>` around a text only when asked, as for the sentences that a decoder learns to write.
+# learned at all, it was learned later, and has a higher rank. So a pair of lower rank, once gone, does not come back.
+# (In the code `&` keeps the neighbours that are learned pairs.) `_cache` keeps results, because frequent words come
+# back. `encode` puts `<bos>` and `<eos>` around a text only when asked, as for the sentences that a decoder learns to
+# write.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -422,7 +425,7 @@ class BPETokenizer:
         return cls(learn_merges(texts, vocab_size - smallest))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The token IDs. UnicodeEncodeError: a surrogate alone is no character."""
+        """The token IDs. UnicodeEncodeError: not valid Unicode (half a surrogate pair)."""
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
@@ -514,7 +517,8 @@ plt.show()
 # running text a tokenizer could learn *␣eat*. Python writes the two bytes of *ë* as `\xc3` and `\xab`.
 #
 # A single token may be part of a character, so a program that prints tokens as they are generated must wait until a
-# character is complete (exercise 1).
+# character is complete (exercise 1). And other tokens can decode to the same text: *t | ea* gives *tea*, which is
+# encoded as one token. So keep the IDs that a model generated, and do not encode its text again.
 
 # %% [markdown]
 # Back to the 500 unknown words. Can merges learned from the 9,500 others spell them? Here are sixty, in the order of
@@ -558,7 +562,7 @@ assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 # %% [markdown]
 # The tokenizer has found *hundert*, *tausend*, *und* and *zig*, but for *zwanzig*, 60 merges were too few. The new
 # words take 5.6 tokens each, where letters needed 32. To test a tokenizer, check the round trip, the merges by hand,
-# and that a [library](#is-it-the-same-as-the-librarys) given its merges cuts strange texts alike.
+# and that a [library](#is-it-the-same-as-the-librarys) given its merges cuts unusual texts in the same way.
 #
 # What it never met falls apart into letters and bytes, but nothing is lost: Zoë, for whom the last chapter had no
 # number, is four tokens.
@@ -566,8 +570,9 @@ assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 # ## A real sentence, with a vocabulary of 300 and of 8,000
 #
 # We have trained such tokenizers on the 58,000 English and German image captions of Multi30k, with vocabularies from
-# 300 to 32,000 tokens (`python -m benchmarks.tokens`). Each caption gets a space in front, so that its first word is
-# cut like any other. Two of the tokenizers cut *The dog bites the man, and the man drinks his tea.* in both languages:
+# 300 to 32,000 tokens (`python -m benchmarks.tokens`). We put a space in front of each caption, so that its first word
+# is cut like any other. Two of the tokenizers cut *The dog bites the man, and the man drinks his tea.* in both
+# languages:
 
 # %% how two vocabularies cut the sentence tags=["hide-input"]
 from classroom.measured import measured
@@ -637,13 +642,13 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # ### How many merges?
 #
 # Each merge makes texts shorter, so the layers have fewer positions to compute. But each merge has two costs. First, it
-# adds a row to the embedding table and a logit at every position. With 512 numbers in a row, 32,000 more tokens cost
+# adds a row to the embedding table and a logit at every position. With embeddings of width 512, 32,000 more tokens cost
 # 16.4 million parameters, and as many again for an output layer that does not share the embeddings. Second, later
 # merges join rarer pairs, because each takes the most frequent that is left: by hand the counts were 12, 9, 5, 3. So
-# each also saves less than the last. And an early token can become rare, too: after the four merges no *ea* is left by
-# itself. We call a token *rare* if the training text uses it fewer than 100 times. Its row is seldom looked up, and
-# stays **undertrained**. (Tokens that a model hardly met in training, *glitch tokens*, have caused odd answers in large
-# models.)
+# each usually saves less than the last. And an early token can become rare, too: after the four merges no *ea* is left
+# by itself. We call a token *rare* if the training text uses it fewer than 100 times. The model sees few examples of
+# what it means (it is **undertrained**). (Tokens that a model hardly met in training, *glitch tokens*, have caused odd
+# answers in large models.)
 #
 # **Fertility**, the average number of tokens per word, shows how far texts have shrunk. Here it is on held-out
 # captions; here a word is whatever stands between two spaces, with its punctuation.
@@ -661,22 +666,24 @@ for row in captions["sizes"]:
 # From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third. From 8,000 to 32,000 they
 # get shorter by a further tenth at most, and by then 98 percent of the merged tokens are rare. French was absent from
 # the training text, so fewer merges fit, and from a vocabulary of 2,000 on it needs about twice as many tokens per word
-# as English. So French costs about twice the computation (in attention more), and only half as many of its words fit
-# into the model's **context window**, the tokens that it can read at once. Large models, too, tend to cost most in the
-# languages that their tokenizers saw least.
+# as English. So a French word costs about twice the computation (in attention more), and only half as many fit into the
+# model's **context window**, the tokens that it can read at once. Large models, too, tend to cost most in the languages
+# that their tokenizers saw least.
 #
-# Which size is best? The share of rare tokens does not say. Rare tokens make up less of a running text than of the
-# vocabulary, and in [our trials](#which-vocabulary-is-best), which went up to 16,000, the largest vocabulary did best,
-# though nearly all of its merged tokens are rare. (In translation, small vocabularies help small corpora.) So train a
-# few sizes, and compare their cost and their loss on held-out text [per byte](#which-vocabulary-is-best), because
-# longer tokens are fewer and each is harder to predict.
+# Which size is best? The share of rare tokens does not say, because it counts each token once, and a running text
+# consists mostly of frequent ones. In [our trials](#which-vocabulary-is-best), which went up to 16,000, the largest
+# vocabulary did best. Do not carry that over to other tasks: in translation, small vocabularies were found to help
+# small corpora. So train a few sizes, and compare their cost and their loss on held-out text [per
+# byte](#which-vocabulary-is-best). (Per token the loss is not comparable, because longer tokens are fewer and each is
+# harder to predict.)
 #
-# The original transformer had 37,000 tokens for English and German together. Today's models often have 100,000 or more.
-# With more training text each token occurs more often, and in a large model the embeddings are a small share of the
-# parameters.
+# The original transformer had 37,000 tokens for English and German together. Names and numbers then have the same IDs
+# in both, which makes copying easier, and one embedding table serves both. The price is that the languages compete for
+# merges. Today's models often have 100,000 or more. With more training text each token occurs more often, and in a
+# large model the embeddings are a small share of the parameters.
 #
-# Whatever the size, split the data first and learn the merges from the training text alone. Merges fitted to the test
-# text fit its own words, an advantage that no other new text would have.
+# Whatever the size, split the data first and learn the merges from the training text alone. Merges learned from the
+# test text suit its words, an advantage that no other new text would have.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -763,22 +770,22 @@ assert convenient.decode(convenient.encode(message)) != message
 # %% [markdown]
 # The user has put an end token into a sentence. Decoding shows only the two spaces around it. A program that cuts its
 # input at end tokens loses the rest of the sentence. Where special tokens separate the speakers of a chat, a user can
-# speak in another's name, a form of **prompt injection**.
+# speak in another's name, a form of **prompt injection**. (A safe `encode` prevents this form only: a command in
+# ordinary words still gets through.)
 #
 # Tests on ordinary texts do not find this fault. So encode a text that contains `<eos>`, and check that no special
 # token comes out.
 #
 # Libraries differ. Hugging Face's tokenizers recognise special tokens in a text, unless told not to
 # (`split_special_tokens=True` in `transformers`). tiktoken raises an error, unless you say what to do
-# (`allowed_special`, `disallowed_special`). Know what yours does before you hand it what users type.
+# (`allowed_special`, `disallowed_special`). Know what yours does before you pass it user input.
 
 # %% [markdown]
 # ## Batches with little padding
 #
 # A GPU works on many sentences at once, as one rectangle. Each sentence is now a list of token IDs, and these lists
-# differ in length. How much work is wasted on filling the rectangle? A batch is one tensor, so its lists are filled up
-# to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make a batch of $3 \cdot 7 = 21$ tokens, of which 9 are
-# padding.
+# differ in length. A batch is one tensor, so its lists are *padded* to the longest with `<pad>`. Sentences of 2, 3 and
+# 7 tokens make a batch of $3 \cdot 7 = 21$ tokens, of which 9 are padding.
 #
 # Without the padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) padding would take a share of the softmax,
 # so a sentence's outputs would depend on its batch. (The encoder and cross-attention need this mask; in decoder
@@ -791,13 +798,14 @@ assert convenient.decode(convenient.encode(message)) != message
 # A missing mask raises no error, so test mask and loss. Add more padding, with dropout off: the outputs at real tokens
 # and the loss must stay the same, up to rounding.
 #
-# Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
-# fill the batches in this order. The price is that a batch is no longer a random sample of all lengths: each gradient
-# comes from sentences of nearly the same length, so gradients differ more from batch to batch. (A common compromise
-# sorts inside random chunks of the data.)
+# Padding takes as much computation as any token. How much is that, and can it be avoided? **Bucketing** reduces it:
+# sort the sentences by length, and fill the batches in this order. The price is that a batch is no longer a random
+# sample of all lengths: each gradient comes from sentences of nearly the same length, so gradients differ more from
+# batch to batch. (A common compromise sorts inside random chunks of the data.)
 #
-# We also limit each batch by its tokens, because memory and time grow with them. Padding counts: the size of a batch is
-# the number of its sentences times the length of the longest.
+# We also limit each batch by its tokens (a *token budget*), because memory and time grow with them (those of
+# attention's scores with the length, too). Padding counts: the size of a batch is the number of its sentences times the
+# length of the longest.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -826,7 +834,8 @@ def token_batches(
 
     Padding counts: a batch of B sentences has B times its longest. Returns for each
     batch where in `lengths` its sentences are, batches in random order. `others`, a
-    number each, sorts those of one length. ValueError: one alone is too long.
+    number each, sorts those of one length, as a pair's shorter side does.
+    ValueError: one alone is too long.
     """
     lengths = [int(length) for length in lengths]
     if max(lengths, default=0) > max_tokens:
@@ -845,8 +854,7 @@ def token_batches(
 
 
 # %% [markdown]
-# (In translation a pair has two sides. Then `lengths` holds the length of the longer side, and `others` sorts pairs
-# that agree in it.) Now try it on 2,000 texts, each of 1 to 19 numbers in words:
+# Now try it on 2,000 texts, each of 1 to 19 numbers in words:
 
 # %% the share of padding, at random and by length tags=["hide-input"]
 import torch
@@ -881,22 +889,7 @@ print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 # Sorting by length saves nearly all of the padding. With 46 percent padding, a model computes about 1.9 times as many
 # positions as there are tokens. With at most 2,000 tokens in each batch 2 percent are padding instead of 1, but the
 # memory of every batch stays within bounds. The order of the batches is random, or the model would get all short
-# sentences first, and might forget them over the long ones. Here are sixteen of the texts in batches of four:
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: three quarters as much grey as blue. Right, sorted by length: much less grey."}}
-figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
-few = lengths[:16]
-for axes, drawn, title in (
-    (panels[0], few, "at random"),
-    (panels[1], sorted(few), "sorted by length"),
-):
-    for row, length in enumerate(drawn):
-        at, first = row + row // 4, row - row % 4
-        axes.barh(at, max(drawn[first : first + 4]), color=plots.BLANK)
-        axes.barh(at, length, color=plots.BLUE)
-    axes.set(title=title, xlabel="tokens", yticks=[], ylim=(19, -1))
-figure.tight_layout()
-plt.show()
+# sentences first, and might forget them while training on the long ones.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1138,8 +1131,8 @@ verdict
 # ## In one breath
 #
 # Words are too many and letters too few, so start with bytes and merge the most frequent pair, again and again. What is
-# frequent becomes a token, what is rare falls into parts, and nothing is unknown. Sentences of similar length share a
-# batch, so that little of the work is padding.
+# frequent becomes a token, what is rare is split into parts, and nothing is unknown. Sentences of similar length share
+# a batch, so that little of the work is padding.
 #
 # **Sources.** Byte-pair encoding for translation, which began with letters: [Sennrich, Haddow and Birch
 # (2016)](https://arxiv.org/abs/1508.07909), after a compression method by [Gage
@@ -1165,21 +1158,21 @@ verdict
 # $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
 #
 # Each loss is $-\ln$ of a token's probability. The product of these probabilities is the probability of the text, as
-# the tokenizer cuts it, and $-\ln$ turns the product into a sum. So the summed loss is $-\ln$ of the text's
-# probability. Text and bytes are the same for all tokenizers, so without `<unk>` bits per byte can be compared.
-# Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits.
+# the tokenizer cuts it, and $-\ln$ turns the product into a sum. So the summed loss is $-\ln$ of the text's probability
+# in this segmentation. Text and bytes are the same for all tokenizers, so without `<unk>` bits per byte can be
+# compared. Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits.
 #
 # A loss *per token* cannot be compared between tokenizers, and neither can its exponential, the *perplexity*. Say that
 # the losses of a text add up to 60 nats. In 20 tokens that is 3 nats per token, a perplexity of $e^3 \approx 20$. In 15
 # it is 4 nats, and $e^4 \approx 55$. With 80 bytes the text has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
 #
-# One caveat: the model gives some probability to other cuts of the same text, too. With these the text is more
-# probable, so its true bits per byte are at most those that we report.
+# (The model gives some probability to other segmentations of the same text, too. With these the text is more probable,
+# so its true bits per byte are at most those that we report.)
 #
 # We trained small models to predict the next token, with two layers of width 128 ([chapter 18](18_gpt.ipynb) builds
-# such models). Each read every training caption of both languages once. Its learning rate was chosen on a second set of
-# captions, and it was trained with three seeds (`python -m benchmarks.vocabulary`). The bits are those of a third set,
-# 2,000 captions that no model has read.
+# such models). Each read every training caption of both languages once. Its learning rate was chosen on a validation
+# set of captions, and it was trained with three seeds (`python -m benchmarks.vocabulary`). The bits are those of a test
+# set, 2,000 captions that no model has read.
 #
 # A larger vocabulary also means more parameters, since each token has a row in the embedding table. To separate the two
 # effects, one more model has a small vocabulary, and wider layers instead.
@@ -1203,9 +1196,9 @@ for chosen in trials["models"]:
 # The model with the largest vocabulary needs the fewest bits, though 95 percent of its merged tokens are rare: here the
 # count of rare tokens would have misled us.
 #
-# Is the number of parameters the reason? Not the number alone: the wider model of 2,000 tokens has about as many
-# parameters as that of 16,000, but compared with the narrow one it saves 0.03 bits per byte, and that of 16,000 saves
-# 0.12. Both large models take roughly three times as long to train as the narrow one.
+# Is the number of parameters the reason? Not the number alone, in this comparison: the wider model of 2,000 tokens has
+# about as many parameters as that of 16,000, but compared with the narrow one it saves 0.03 bits per byte, and that of
+# 16,000 saves 0.12. Both large models take roughly three times as long to train as the narrow one.
 #
 # No model had more than 16,000, so where the best size lies stays open.
 

@@ -14,7 +14,7 @@
 # last checkpoint as if nothing had happened.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
-# takes about 29 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 9 more
+# takes about 30 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 9 more
 # minutes. Only the code? Read [the loop](#a-loop-that-learns), [Stop halfway](#stop-halfway) and [the
 # symptoms](#symptoms).
 
@@ -36,10 +36,10 @@ transformer_map(built=11)
 #
 # A **corpus**, a collection of texts, is split into three parts. The model learns from the *training set*. The
 # *validation set* is for choosing when to stop and which settings (**hyperparameters**) to use. The *test set* must
-# tell how good the result is on new text, so it is never used to choose anything, because the setting that scores best
-# on a set owes part of its score to luck. Our texts are numbers, written out. No number occurs in more than one part,
-# or the result would look better than it is (**data leakage**). We draw numbers from 1 to 999,999, short ones more
-# often, and `number_words` spells them in both languages, with each German word cut into its parts.
+# tell how good the result is on new text. It is never used to choose anything, because the setting that scores best on
+# a set owes part of its score to luck. Our texts are numbers, written out. No number occurs in more than one part, or
+# the result would look better than it is (**data leakage**). We draw numbers from 1 to 999,999, short ones more often,
+# and `number_words` spells them in both languages, with each German word cut into its parts.
 
 # %% the corpus, and four of its test pairs tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -91,14 +91,12 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 #
 # ## The loss
 #
-# Training needs a number that is small when the model is good, the *loss*. A good model gives the right translation $y$
-# of a source $x$ a high probability. That probability is a product with one factor for each of the $T$ tokens of $y$:
-# the probability of this token, given the source and the tokens before it, $y_{<t}$. The end token `<eos>` is one of
-# the $T$, because the model must also learn where to stop.
+# The loss is that of [chapter 9](09_decoder.ipynb#what-is-given-and-what-is-wanted). The probability of the right
+# translation $y$ of a source $x$ is a product with one factor for each of its $T$ tokens, `<eos>` included.
 #
 # For a long text the product is too small to compute with (it **underflows**). Its logarithm is a sum, and is largest
-# where the product is largest. So training minimises minus the logarithm, the *negative log-likelihood*. Divided by the
-# number of tokens, so that long and short texts can be compared, it is the loss:
+# where the product is largest. So training minimises minus the logarithm, divided by the number of tokens, so that long
+# and short texts can be compared:
 #
 # $$\text{loss} = -\frac1T \ln p(y \mid x) = -\frac1T \sum_{t=1}^{T} \ln p(y_t \mid y_{<t}, x) .$$
 #
@@ -124,12 +122,9 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # the probability $1/V$, so its loss is $-\ln(1/V) = \ln V$, and its perplexity is $V$. Expect a loss of $\ln V$ before
 # training ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 #
-# Why not maximise the share of right tokens instead? A small change of a parameter hardly ever changes which token
-# scores highest, so that share has a gradient of zero nearly everywhere.
-#
-# PyTorch's `F.cross_entropy` computes the loss, and its `ignore_index` leaves the padding out. (If it counted, its easy
-# targets would make the loss look better than it is.) The folded `cross_entropy` is the same without the division: it
-# returns the sum and the number of targets, needed [later](#one-step-from-several-batches).
+# PyTorch's `F.cross_entropy` computes the loss, and its `ignore_index` leaves the padding out. The folded
+# `cross_entropy` is the same without the division: it returns the sum and the number of targets, needed
+# [later](#one-step-from-several-batches).
 
 # %% tags=["export", "hide-input"] module="training"
 import torch
@@ -206,7 +201,7 @@ quiz.number(
 # No. Feed it the true words (teacher forcing). As long as every prediction is right, its own words *are* the true
 # words, so a model that writes alone would see the same input. After the first mistake the sentence is wrong either
 # way. So one pass tells which sentences the model would get right by *greedy decoding*, always taking the likeliest
-# token.
+# token. (The accuracy can be too kind, because it never sees the model go on from a mistake.)
 #
 # The folded `evaluate` computes all three in this way.
 
@@ -354,11 +349,13 @@ def train(model, data, watch, steps=600, peak=3e-3, warmup=100, device="cpu"):
     history = [watch(model)]
     for step, (source, target) in enumerate(islice(data, steps), 1):
         up = step / warmup  # 1 at the end of the warm-up
-        down = (steps + 1 - step) / (steps + 1 - warmup)  # 1 there, 0 after the end
+        down = (steps + 1 - step) / (
+            steps + 1 - warmup
+        )  # 1 at step `warmup`, 0 after the end
         for group in optimizer.param_groups:  # the learning rate is kept here
             group["lr"] = peak * min(up, down)
         source, target = source.to(device), target.to(device)
-        model.train()  # dropout on, in whatever mode the model came
+        model.train()  # dropout on: `watch` has switched it off
         logits = model(source, target[:, :-1])  # (B, T, V), from all but the last
         wanted = target[:, 1:]  # (B, T), all but the first
         loss = F.cross_entropy(  # the mean over the targets that are not 0
@@ -431,22 +428,24 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 #
 # This part explains why the loss ended at 0.11, and real translation models use it. The loss so far, from here on the
 # *plain* loss, always falls further if the right token's logit grows. So where one token is always right, this loss
-# never stops pushing the model to be surer. But a model that is surer of everything is also surer of its mistakes on
-# new text. **Label smoothing** is meant to curb this **overconfidence**: it asks for less than certainty.
+# never stops pushing the model to be more confident. But a model that is more confident of everything is also more
+# confident of its mistakes on new text. **Label smoothing** is meant to curb this **overconfidence**: it asks for less
+# than certainty.
 #
-# Without it, the target is *one-hot*: 1 for the right token and 0 for all others. With it, the target is a share
-# $q_i$ for each token: with $\varepsilon = 0.1$, nine tenths go to the right token, and a tenth is spread evenly over
-# all $V$ tokens, the right one included. The loss is then $-\sum_i q_i \ln p_i$; for a one-hot $q$ it is the plain
-# loss. In the first row of [the example](#the-loss) $q$ is $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other
-# token:
+# Without it, the target is *one-hot*: 1 for the right token and 0 for all others. With it, the target is a share $q_i$
+# for each token: with $\varepsilon = 0.1$, nine tenths go to the right token, and a tenth is spread evenly over all $V$
+# tokens, the right one included. With $p_i$ for the model's probability of token $i$, the loss is then
+# $-\sum_i q_i \ln p_i$; for a one-hot $q$ it is the plain loss. In the first row of [the example](#the-loss) $q$ is
+# $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other token:
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
-# The gradient of the smoothed loss with respect to the logits is $p - q$. It is 0 only where each $p_i$ equals $q_i$,
-# so there the loss is smallest, though still [above 0](#how-small-can-a-smoothed-loss-become). With 334 tokens the
-# right token's $q_i$ is about 0.9, so a model trained on the smoothed loss learns to give each right token about 0.9.
-# Its plain loss, which `evaluate` measures, is then about $-\ln 0.9 = 0.105$. That is why the run above ends near 0.11,
-# and not near 0.
+# As for a one-hot target ([chapter 7](07_learning.ipynb#where-does-the-gradient-begin)), the gradient with respect to
+# the logits is $p - q$. It is 0 only where each $p_i$ equals $q_i$, so there the loss is smallest, though still [above
+# 0](#how-small-can-a-smoothed-loss-become). With 334 tokens the right token's $q_i$ is about 0.9. Here the source
+# determines each next token, so the model learns to give it about 0.9. (Where several are possible, each gets nine
+# tenths of its true probability, plus $0.1/V$.) Its plain loss, which `evaluate` measures, is then about
+# $-\ln 0.9 = 0.105$. That is why the run above ends near 0.11, and not near 0.
 
 # %% [markdown]
 # ## How large a step?
@@ -458,8 +457,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # in kilometres instead. It needs a change a thousand times smaller, yet its gradient is a thousand times *larger*. So
 # it needs a learning rate a million times smaller. A learning rate that suits one parameter can be far too large or too
 # small for another. For each parameter Adam keeps the sign that its gradients agree on, and divides their usual size
-# out. The learning rate then sets the scale of all steps. This works well if parameters need to move by similar
-# distances, which Adam does not ensure.
+# out. The learning rate is then roughly the size of every step. In the example the kilometres still need one a thousand
+# times smaller, but no longer a million: Adam works well if parameters need to move by similar distances, which it
+# cannot ensure.
 #
 # ### Adam
 #
@@ -476,9 +476,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # of the last $1 / (1 - \beta_1) = 10$ gradients. In $v$, with the transformer paper's $\beta_2 = 0.98$, it is the last
 # 50, because the usual size should not depend on a few batches.
 #
-# But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps the
-# gradients' weights sum to $1 - \beta^n$ instead of 1, so $m$ and $v$ are each divided by this sum (**bias
-# correction**):
+# But $m$ and $v$ start at 0, so at first both are too small, and not equally: after one step $m$ is only $0.1 \, g$,
+# and $v$ only $0.02 \, g^2$. After $n$ steps the gradients' weights sum to $1 - \beta^n$ instead of 1, so $m$ and $v$
+# are each divided by this sum (**bias correction**):
 #
 # $$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
 #
@@ -496,8 +496,9 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # %% [markdown]
 # Both move equally far, by the whole learning rate. Check it on paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, bias
 # correction divides them by 0.1 and 0.02, which leaves $g / \sqrt{g^2}$, 1 or −1. (Without the correction this step
-# would be $0.1 / \sqrt{0.02} = 0.71$ times as long. With PyTorch's default $\beta_2 = 0.999$ it would be 3.2 times as
-# long.) Adam has seen one gradient, and steps by its sign alone, whether that gradient is signal or noise.
+# would be $0.1 / \sqrt{0.02} = 0.71$ times as long. With PyTorch's default $\beta_2 = 0.999$, again without it, the
+# step would be $0.1 / \sqrt{0.001} = 3.2$ times as long, because $\sqrt v$ would be too small by more than $m$.) Adam
+# has seen one gradient, and steps by its sign alone, whether that gradient is signal or noise.
 #
 # From the second step on it matters whether gradients agree: where they do not, steps are shorter. For the gradients 1,
 # −1 and 1:
@@ -637,22 +638,23 @@ plt.show()
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
 # $(0.6, 0.8)$. Why not clip each entry? At 0.5 the vector $(0.3, 4)$ would become $(0.3, 0.5)$, another direction. Why
-# not a smaller learning rate? It would shorten every step. Log the norm: if nearly every step is still clipped after
-# the warm-up, the limit singles out nothing, so raise it. If the loss jumps and stays high, go back to a checkpoint
-# from before the jump, and skip the batches that caused it.
+# not a smaller learning rate? It would shorten every step. Log the norm. If nearly every step is clipped, the limit no
+# longer picks out bad batches. (With Adam that does little harm, because it divides out a factor that all steps share.)
+# If the loss jumps and stays high, go back to a checkpoint from before the jump, and skip the batches that caused it.
 #
 # ## What was needed?
 #
-# The warm-up runs are from a comparison of recipes, three seeds each (`python -m benchmarks.recipes`). **Predict
-# first:** which can be left out here, Adam, clipping, a learning rate that falls all the way to 0, or label smoothing?
+# Which of these ingredients does our task need? We compared recipes, three seeds each (`python -m benchmarks.recipes`).
+# **Predict first:** which can be left out here, Adam, clipping, a learning rate that falls all the way to 0, or label
+# smoothing?
 #
-# Any one of the four: leaving it out costs about one percentage point at most ([all
+# Any one of the four alone: leaving it out costs about one percentage point at most ([all
 # figures](#what-was-needed-in-figures)):
 #
 # | recipe, 600 steps | test numbers right |
 # |---|---|
 # | the chapter's | 100.0% |
-# | gradient descent with momentum instead of Adam, at a learning rate of its own | 100.0% |
+# | gradient descent with momentum instead of Adam, its learning rate tuned | 100.0% |
 # | no warm-up | 99.9% |
 # | no clipping | 100.0% |
 # | inverse square root, which does not fall to 0 | 98.9% |
@@ -660,9 +662,11 @@ plt.show()
 # | a tenth of the learning rate | 83% |
 # | ten times the learning rate | 0% |
 #
-# And why Adam? Probably because much of ordinary text is rare words, and plain gradient descent is [slow for
-# these](#what-was-needed-in-figures). What matters most here is the learning rate. To find one, try values a factor of
-# 3 apart in short runs, and choose on the validation numbers; if the best is at either end, try further.
+# And why Adam? Probably because a large part of ordinary text is words each of which is rare, and plain gradient
+# descent is [slow for these](#what-was-needed-in-figures). What matters most here is the learning rate. The rest the
+# table cannot rank, because most rows are at the ceiling. (A model that is wrong on one number in 200 gets all of 500
+# right one time in twelve.) Nor does it say what happens if several are left out. To find one, try values a factor of 3
+# apart in short runs, and choose on the validation numbers; if the best is at either end, try further.
 #
 # So the loop works, given data, memory and no power cut. The rest of the chapter takes these three away.
 
@@ -701,9 +705,9 @@ plt.show()
 
 # %% [markdown]
 # The left panel shows **overfitting**. After some 150 steps the training loss is near 0: the model has memorised these
-# 150 numbers. From there it mostly becomes surer, also of its mistakes: where its likeliest token is wrong, it gives
-# that token a mean probability of 0.80 at step 150 and 0.88 at the end. That leaves less for the right token, so the
-# validation loss turns upwards while the training loss still falls: the sign to look for.
+# 150 numbers. From there it mostly becomes more confident, also of its mistakes: where its likeliest token is wrong, it
+# gives that token a mean probability of 0.80 at step 150 and 0.88 at the end. That leaves less for the right token, so
+# the validation loss turns upwards while the training loss still falls: the sign to look for.
 #
 # To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. (The distance between
 # the two losses is the *generalisation gap*.) Anything meant to prevent overfitting is **regularisation**.
@@ -728,15 +732,15 @@ for name, seeds in few.items():
 #   right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, apart from a jump halfway that we have not explained. Here
-#   it is done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`; for larger
-#   data 0.01 to 0.1 is usual).
+#   it is done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`; in longer
+#   runs, whose learning rates add up to more, 0.01 to 0.1 is usual).
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one.
-# - **Label smoothing** does not clearly change how many numbers are right, but the model is less sure of its mistakes:
-#   at the end a wrong likeliest token has a mean probability of 0.61 instead of 0.88.
+# - **Label smoothing** does not clearly change how many numbers are right, but the model is less confident of its
+#   mistakes: at the end a wrong likeliest token has a mean probability of 0.61 instead of 0.88.
 #
 # We choose by the validation numbers that are right. Weight decay 1, weight decay 3 and dropout 0.1 tie within their
-# spread, so the loss decides: decay 1. Of the test numbers, which had no part in this choice, it gets 91.5 percent
-# right, against 38.1 without a remedy.
+# spread, so the loss decides: decay 1 (which may be luck). Of the test numbers, which had no part in this choice, it
+# gets 91.5 percent right, against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. If your own validation loss rises, first run
 # `evaluate` on part of the *training* set. If that loss is far lower, the model overfits: keep the best checkpoint, get
@@ -806,19 +810,20 @@ for run in few["weight decay 1"]:
 # %% [markdown]
 # ## One step from several batches
 #
-# Next, memory. A large batch has a less noisy gradient, but it may not fit: say 25,000 tokens, as in the paper, on a
-# GPU that has room for 4,000. Then send several smaller ones (**micro-batches**) through the model in turn, add up
-# their gradients, and step once. This is **gradient accumulation**, and together the micro-batches form the *effective
-# batch*. A step takes the time of all of them, but the memory for the activations of only one, because each backward
-# pass frees its own. Without dropout the step should be *the same* as with one large batch, up to rounding.
+# Next, memory. A large batch has a less noisy gradient, so a larger learning rate may serve, and fewer steps. But it
+# may not fit: say 25,000 tokens, as in the paper, on a GPU that has room for 4,000. Then send several smaller ones
+# (**micro-batches**) through the model in turn, add up their gradients, and step once. This is **gradient
+# accumulation**, and together the micro-batches form the *effective batch*. A step takes the time of all of them, but
+# the memory for the activations of only one, because each backward pass frees its own. Without dropout the step should
+# be *the same* as with one large batch, up to rounding.
 #
 # ### Break it: the mean of means
 #
 # May we take the mean of the batches' mean losses? No. Take two sentences, with 3 and 9 targets. In one batch each of
 # the 12 targets counts $\frac1{12}$. In the mean of two means a target of the short sentence counts
 # $\frac12 \cdot \frac13 = \frac16$, and one of the long sentence $\frac12 \cdot \frac19 = \frac1{18}$. So divide each
-# summed loss by 12, the number of all targets, and add. *Away* is the distance of each gradient from that of the one
-# batch, as a share of the latter's length:
+# summed loss by 12, the number of all targets, and add. *Away* is the relative error of each gradient, its distance
+# from that of the one batch, as a share of the latter's length:
 
 # %% two batches, and two ways to divide tags=["hide-input"]
 torch.manual_seed(0)
@@ -1076,12 +1081,13 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # %% [markdown]
 # ## Stop halfway
 #
-# What must be kept so that a run can go on *as if it had never stopped*?
+# What must be kept so that a run can **resume** *as if it had never stopped*?
 #
 # **Predict first.** Make a list before you read on.
 #
 # 1. The parameters.
-# 2. The optimiser state: Adam's two means for every parameter, and the number of the step.
+# 2. The optimiser state: Adam's two means for every parameter, and its count of steps. (So a checkpoint is about three
+# times as large as the parameters.)
 # 3. The state of the random number generator (the **RNG state**), since dropout draws from it; on a GPU, that of the
 #    GPU's generator too (and Python's or NumPy's, if the data code draws from them).
 # 4. How far the run has got in the data, its *position*: which epoch, and how many of its batches are done.
@@ -1130,12 +1136,12 @@ def from_position(batches, position):
     epoch, done = position
     while True:
         for n, batch in enumerate(batches(epoch), 1):
-            if n > done:
+            if n > done:  # the first epoch's were done before the stop
                 yield (epoch, n), batch
         epoch, done = epoch + 1, 0
 
 
-def go_on(trainer, position, history, last):
+def resume(trainer, position, history, last):
     """Train up to step `last`; the history has a loss for each step."""
     steps = range(len(history) + 1, last + 1)
     stream = from_position(batches, position)
@@ -1152,30 +1158,31 @@ def go_on(trainer, position, history, last):
 # Save at step 5 and train to step 10; then let another trainer, with other parameters, load the file and train to step
 # 10.
 
-# %%
+# %% saved at step 5, resumed by another trainer tags=["hide-input"]
 config = TrainingConfig(steps=600, learning_rate=3e-3, warmup_steps=100)
 path, history = Path(tempfile.mkdtemp()) / "run.pt", []
 trainer = Trainer(fresh(dropout=0.1), config)
-position = go_on(trainer, (0, 0), history, last=5)
+position = resume(trainer, (0, 0), history, last=5)
 save_run(path, trainer.model, trainer.optimizer, position, history)
-go_on(trainer, position, history, last=10)
+resume(trainer, position, history, last=10)
 
 resumed = Trainer(fresh(seed=99, dropout=0.1), config)
 position, found = load_run(path, resumed.model, resumed.optimizer)
-go_on(resumed, position, found, last=10)
+resume(resumed, position, found, last=10)
 both = zip(trainer.model.parameters(), resumed.model.parameters(), strict=True)
 same = all(torch.equal(one, other) for one, other in both)
 print("same parameters:", same, " same losses:", found == history)
 assert same and found == history
 
 # %% [markdown]
-# They agree to the last bit. This holds on the same machine with the same software, if its operations are
-# **deterministic**: some GPU operations add in an order that varies.
+# They agree to the last bit. (The folded cell below tests the book's trainer, across a kill.) This holds on the same
+# machine with the same software, if its operations are **deterministic**: some GPU operations add in an order that
+# varies.
 #
 # The `Trainer` likewise keeps the five things and the configuration in one file, the **checkpoint**, and the model with
 # the lowest validation loss beside it.
 #
-# To be able to go on, give `train` a folder: `trainer.train(batches, validate, folder)`. After a crash, run the same
+# To be able to resume, give `train` a folder: `trainer.train(batches, validate, folder)`. After a crash, run the same
 # line again, and it continues from the last checkpoint. (In the folded cell the power goes at step 13. The resumed run
 # ends with the same parameters as one that never stopped.)
 
@@ -1262,15 +1269,15 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 
 # %% [markdown]
-# One step, and many right answers are gone. The new Adam knows a single gradient, so it moves every parameter whose
-# gradient is not tiny by the whole learning rate, as in [Adam's first step](#adam). (At a true start that is a
-# hundredth of the peak. At step 190 it is still four fifths.) With the state kept, $m$ is mostly smaller than
-# $\sqrt v$, so most parameters move by far less. [Is it the length of the step that does the harm, or its
-# direction?](#a-new-adam-length-or-direction)
+# One step, and many right answers are gone. Ten steps later most are back, so a lost state shows as a jump of the loss
+# that heals, and is easily taken for a bad batch. The new Adam knows a single gradient, so it moves every parameter
+# whose gradient is not tiny by the whole learning rate, as in [Adam's first step](#adam). With the state kept, $m$ is
+# mostly smaller than $\sqrt v$, so most parameters move by far less. [Is it the length of the step that does the harm,
+# or its direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
 # Losing the RNG state or the position may not show in the curve at all: dropout draws other numbers, or some sentences
-# are read twice. Only the comparison with a run that never stopped finds that.
+# are read twice. A comparison with a run that never stopped finds that.
 
 # %% [markdown]
 # ## Symptoms
@@ -1282,7 +1289,7 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 # | the loss falls, but slowly | a learning rate that is too low |
 # | the loss jumps, stays high, or becomes NaN | a learning rate that is too high; the logged norms of the gradient |
 # | training loss falls, validation loss rises | [overfitting](#when-a-model-overfits) |
-# | validation loss below training loss | dropout and smoothing, which only training has |
+# | validation loss below training loss | dropout and smoothing, which only training has (here a smoothed loss cannot fall below 0.90); a training loss averaged over an epoch |
 # | a jump after a restart | [what was not kept](#break-it-the-parameters-are-enough) |
 
 # %% [markdown]
@@ -1451,10 +1458,11 @@ verdict
 # ## In one breath
 #
 # Training minimises minus the logarithm of the probability that the model gave to the right word, averaged over all
-# real tokens. Adam steps by what the latest gradients agree on, divided by their usual size. The schedule says how
-# far, and several batches can make up one step if every target counts the same. With too little data a model grows
-# surer of its mistakes, and weight decay or dropout help. If you keep the parameters, Adam's state, the random state,
-# the position in the data and the history, you can stop at any moment, and lose only the time since the last save.
+# real tokens. Adam steps by what the latest gradients agree on, divided by their usual size. The schedule says how far,
+# and several batches can make up one step if every target counts the same. With too little data a model grows more
+# confident of its mistakes, and weight decay or dropout help. If you keep the parameters, Adam's state, the random
+# state, the position in the data and the history, you can stop at any moment, and lose only the time since the last
+# save.
 #
 # **Sources.** Adam: [Kingma and Ba (2015)](https://arxiv.org/abs/1412.6980). Label smoothing: [Szegedy and others
 # (2016)](https://arxiv.org/abs/1512.00567). The schedule, and label smoothing for translation: [Vaswani and others
@@ -1563,7 +1571,7 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # $0.9 / \sqrt{0.98} = 0.91$ times as large, and so on. They add up to nearly eight learning rates,
 # $0.71 + 0.64 + 0.58 + \dots$, whereas those of a usual batch add up to one. Second, it fills $v$, which forgets more
 # slowly: $\sqrt v$ is 14 times its usual size, and 100 steps later still 5 times. By these factors the later batches
-# count too little. Clipped to a usual norm, that batch would count like any other.
+# are underweighted. Clipped to a usual norm, that batch would count like any other.
 #
 # ### Weight decay, and AdamW
 #
@@ -1610,8 +1618,8 @@ assert right["state kept, stretched"] < 0.6
 assert 4 < longer < 10
 
 # %% [markdown]
-# It is mainly the length. Short steps do little harm in either direction (they may even help), long ones much harm in
-# both.
+# At this step it is mainly the length. Short steps do little harm in either direction (they may even help), and long
+# ones do much harm in both.
 
 # %% [markdown]
 # ### When a schedule ends too early
@@ -1629,11 +1637,11 @@ quiz.one_choice(
     ),
     quiz.right(
         "Make it rise again, and fall over the new steps",
-        "Yes, and expect the loss to rise at first. Or start again with a line of 20,000 steps: the line must know its end.",
+        "Yes, and expect the loss to rise at first. Or start again with a line of 20,000 steps: a linear schedule needs the number of steps.",
     ),
     quiz.wrong(
         "Return to the learning rate of step 1, the safest there is",
-        "With warm-up the learning rate of step 1 is small because Adam knows nothing yet. It does know something now, and so small a learning rate would teach the model little.",
+        "With warm-up the learning rate of step 1 is small, partly because Adam knows nothing yet. It does know something now, and so small a learning rate would teach the model little.",
     ),
 )
 
@@ -1717,7 +1725,8 @@ plt.show()
 # consists of tokens that are each rare. With one learning rate for all, SGD learns the frequent words and is too slow
 # for the rare ones. Adam suffers much less from this, because dividing by $\sqrt v$ makes up for much of the difference
 # ([Kunstner and others, 2024](https://arxiv.org/abs/2402.19449)). Say that a parameter gets the gradient 1 only at
-# every hundredth step. SGD moves it 100 times more slowly than one that gets 1 at every step, and Adam 14 times.
+# every hundredth step. SGD moves it 100 times more slowly than one that gets 1 at every step, and Adam only 14 times
+# more slowly.
 #
 # **Warm-up.** Even at twice the chapter's learning rate nearly all numbers are right in the end without it; [the
 # figure](#warm-up-and-schedule) shows only a delay. ([Chapter 8](08_encoder.ipynb#does-it-need-warm-up) has learning

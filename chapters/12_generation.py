@@ -9,12 +9,12 @@
 # # 12. How does it write?
 #
 # A trained model says which words are likely to come next. Two questions are open. First, which word should be chosen?
-# You can take the best each time, follow several beginnings, or draw a word at random. Second, how can writing be made
-# faster? A cache keeps what was computed, and a small model can write ahead.
+# You can take the best each time, follow several beginnings, or draw words by their probability. Second, how can
+# writing be made faster? A cache keeps what was computed, and a small model can write ahead.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
 # learned something. This chapter takes about 30 minutes to read, and 40 for the exercises. [Going
-# further](#going-further), at the end, takes 8 more minutes, and has [a GPT with a cache in one
+# further](#going-further), at the end, takes 9 more minutes, and has [a GPT with a cache in one
 # file](#a-gpt-with-a-cache-in-one-file).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
@@ -70,10 +70,15 @@ written, token = [], 1  # <bos>
 while (token := int(table[token].argmax())) != 2:  # <eos>
     written.append(token)
 print("greedy:", text_of(written))
-for first, second in [(4, 8), (3, 6), (3, 7), (3, 8)]:
-    chance = table[1, first] * table[first, second]
-    print(f"{text_of([first, second]):10} {chance:.3f}")
+
+# %% tags=["proof"]
 assert text_of(written) == "a cup"
+chances = {
+    text_of([n, m]): round(float(table[1, n] * table[n, m]), 3)
+    for n, m in (table[1, :, None] * table > 0).nonzero().tolist()
+}
+assert max(chances, key=chances.get) == "the tea"
+assert (chances["the tea"], chances["a cup"]) == (0.36, 0.2)
 
 # %% [markdown]
 # *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$, because it took
@@ -159,12 +164,13 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # By its sum the short one wins. By its score the long one wins: a negative sum divided by a larger number comes closer
 # to 0, so long hypotheses gain, the more so the larger $\alpha$ is. With $\alpha = 0$ the score is the plain sum.
 #
-# After a softmax no probability is exactly 0, so a trained model can always go on, and a maximum length is needed.
+# A trained model gives every token some probability, so it may never choose `<eos>`, and a maximum length is needed.
 
 # %% [markdown]
 # ## Should one search harder?
 #
-# Beam search usually finds likelier sentences than greedy decoding. Is likelier better?
+# Beam search usually finds likelier sentences than greedy decoding. (It can still miss the likeliest, because a
+# beginning that was dropped never comes back.) Is likelier better?
 #
 # [Stahlberg and Byrne (2019)](https://arxiv.org/abs/1908.10090) found, for each source, the sentence that is likeliest
 # under a trained translation model ([how](#when-does-beam-search-stop)). For more than half of the sources it was the
@@ -204,12 +210,12 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # |---|---|
 # | `len(state)` | says how many rows there are |
 # | `state.step(tokens)` | reads one more token for each row, and returns the logits $(B, V)$ of what may follow |
-# | `state.select(rows)` | keeps these rows, in this order. A finished sentence's row is left out. In beam search every hypothesis is a row; if two kept hypotheses continue the same one, `rows` names it twice |
+# | `state.select(rows)` | keeps these rows, in this order. In beam search every hypothesis is a row, and a row that two kept hypotheses continue is named twice |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
 # `Table`, folded, is a state for the little model above; the type of all states is `Decoding`. `generate` is the loop:
 # ask for the logits, rule out padding and begin, choose. Rows that chose the end leave, and the others append their
-# token. (The `decoding.check…` calls catch mistakes.)
+# token.
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -315,8 +321,7 @@ class Recompute:
 # | 1 | *the* | *a cup* | 0 |
 #
 # So `select([1, 0])` swaps what the model has read. Without this call a transformer would read *tea* after *a*, and
-# nothing would crash. (`beam_search` compares log-probabilities, because a logit means nothing against another row's: a
-# number added to all logits of a row changes none of its probabilities.)
+# nothing would crash.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -397,9 +402,9 @@ assert np.allclose(
 # ## A model that has learned a little
 #
 # Does a beam help a trained model? Take the number model of chapter 11, which writes English numbers in German. After
-# its full training it leaves a beam almost nothing to repair, so we train it for only 110 steps instead of 600. (It has
-# no label smoothing, and the beam ranks with $\alpha = 0.6$.) Here are the shares of 500 numbers with every token
-# right, for three seeds:
+# its full training it leaves a beam almost nothing to improve, so we train it for only 110 steps instead of 600,
+# without label smoothing, which [changes the probabilities](#why-are-draws-after-label-smoothing-so-poor). The beam
+# ranks with $\alpha = 0.6$. Here is the accuracy, the share of 500 numbers with every token right, for three seeds:
 
 # %% three models, trained, without a cache tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -509,12 +514,13 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# The beam gets a few more numbers right with every seed, but the decoder has four times as many rows to compute.
+# The beam gets a few more numbers right with every seed: a small gain, and a model trained fully would leave less. The
+# decoder has four times as many rows to compute.
 #
 # Is a wrong output the fault of the search or of the model? If the right sentence scores higher than the one that was
-# written, the search has failed. If not, a better search cannot help, since by this score the model prefers a wrong
-# one. Here are an output of the first model that the beam repairs, and one that it breaks, with the beam's two best
-# hypotheses and their scores:
+# written, the search has failed. If it scores lower, a better search cannot help: it could only find sentences that
+# score higher still. Here are an output of the first model that the beam repairs, and one that it breaks, with the
+# beam's two best hypotheses and their scores:
 
 
 # %% one repaired by beam search, one broken tags=["hide-input"]
@@ -546,14 +552,14 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # %% [markdown]
 # In the first example, greedy decoding makes a search error, because the right sentence scores higher. In the second,
 # the beam finds the right sentence too, but a shorter one, without *acht hundert*, scores higher: a model error, which
-# greedy decoding had hidden.
+# greedy decoding had hidden. So the length penalty does not always protect from lost words.
 #
 # ## Sampling
 #
 # A translation is tied to its source, and a narrow beam usually finds a good one. A story can go on in thousands of
 # ways, and the likeliest is not the one that you want to read. [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over (**degeneration**). Greedy decoding repeats, too. Here is how SmolLM2, [a published
+# over and over (**degeneration**). Greedy decoding often repeats, too. Here is how SmolLM2, [a published
 # model](19_modern.ipynb#smollm2), goes on after *The old man walked along the shore and looked at the sea.*, greedily,
 # and drawn with top-p, explained below:
 
@@ -634,12 +640,11 @@ assert nucleus_size == 7 and np.allclose([sure.sum(), unsure.sum()], 1)
 # Temperature 0.5 doubles the logits, which squares the probabilities ($e^{2x} = (e^x)^2$); the squares are then divided
 # by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough; after temperature 0.5 two
 # are enough, and after temperature 2 four are needed. So the order matters: the code applies temperature, then top-k,
-# then top-p.
+# then top-p, and other programs use other orders.
 #
 # [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose min-p for high temperatures: there thousands of
 # unlikely words together have so large a share that top-p lets many in, whereas min-p judges each word alone. Whether
-# its texts are better is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)), and the code leaves
-# it out.
+# its texts are better is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)).
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
@@ -711,7 +716,7 @@ drawn_share = {
 assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 
 # %% [markdown]
-# Numbers have one right answer, so with the number model we can *count* what the tail costs.
+# Numbers have one right answer, so with the number model we can *count* what drawing costs.
 #
 # **Predict first.** Greedy decoding gets more than half of the numbers right with the first model. How many does
 # sampling get right?
@@ -745,12 +750,12 @@ for options in (
 
 # %% [markdown]
 # Without any option, about a fifth are right, because one wrong token spoils a number. (The � is a byte that does not
-# make a whole character.) Each option tried brings the share nearer to that of greedy decoding. (This shows only what
-# the tail costs, not the variety that sampling brings.) After training with label smoothing, draws without any option
-# are right less than one time in eight ([why](#why-are-draws-after-label-smoothing-so-poor)).
+# make a whole character.) Each option tried brings the share nearer to that of greedy decoding. Top-p 0.9 stays far
+# below it, because a wrong token that is likely survives the cut. After training with label smoothing, draws without
+# any option are right less than one time in eight ([why](#why-are-draws-after-label-smoothing-so-poor)).
 #
-# So which method for what? Where the source ties the answer down, as in translation, take a narrow beam, or greedy
-# decoding. For stories and conversation, draw, and cut off the tail.
+# So which method for what? Where the source largely determines the answer, as in translation, take a narrow beam, or
+# greedy decoding. For stories and conversation, draw, and cut off the tail.
 
 # %% tags=["proof"]
 smoothed, _ = trained(0, smoothing=0.1)
@@ -832,8 +837,8 @@ for column in range(4):
 plt.show()
 
 # %% [markdown]
-# Each triangle is one head's attention scores, one query per row, and dark cells are computed at that step. For $n$
-# tokens, all steps together compute (masked scores not counted):
+# Each triangle is one head's attention scores, one query per row, above without a cache and below with one. Dark cells
+# are computed at that step. For $n$ tokens, all steps together compute (masked scores not counted):
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -851,8 +856,9 @@ plt.show()
 # ```
 #
 # `KVAttention` does that for all heads of a batch, with the parameters of the attention of [chapter
-# 7](07_learning.ipynb#let-the-machine-do-it). It starts with the keys and values of the vectors that it is given.
-# `extend` first keeps those of new tokens and then attends; `attend` attends to what is kept, and adds nothing.
+# 7](07_learning.ipynb#let-the-machine-do-it). It starts with keys and values for the vectors that it is given, which
+# may be none. `extend` first keeps those of new tokens and then attends; `attend` attends to what is kept, and adds
+# nothing.
 
 # %% tags=["export"] module="generation"
 from dotformer.attention import MultiHeadAttention
@@ -1001,7 +1007,8 @@ for search in (greedy, partial(beam_search, beam=4)):
     ]
 
 # %% [markdown]
-# With dropout off this is rounding, because the same products are added in another order.
+# With dropout off this is rounding, because the same products are added in another order. (Where two tokens are nearly
+# equally likely, rounding can decide, and the texts differ from there on.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1077,7 +1084,8 @@ plt.show()
 
 # %% [markdown]
 # By the table above, the cache needs $257/2$, about 128, times fewer token vectors. The gain in time is smaller,
-# presumably because at this size much of a step's time is the overhead of launching operations.
+# presumably because many tokens in one pass share the overhead of launching operations and the reading of parameters.
+# (With a cache a step gets slower, too, as the text grows, because its query meets all keys so far.)
 #
 # The price is storage: for each layer and head, the cache keeps a key and a value of each token. For $n$ tokens of $B$
 # sequences these are
@@ -1086,7 +1094,8 @@ plt.show()
 #
 # numbers, where $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At
 # 4 bytes a number the keys and values of self-attention take $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each
-# token of each sentence. With a beam, each hypothesis counts as a sentence.
+# token of each sentence (those of cross-attention come on top, $S$ for each sentence). With a beam, each hypothesis
+# counts as a sentence.
 #
 # Models with 7 billion parameters commonly have 32 layers of width 4,096. At 2 bytes a number the parameters take 14
 # GB, and the cache half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than the parameters do.
@@ -1137,8 +1146,8 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
 # Only the first step is right. From then on every word carries the first position, and order shows only indirectly,
-# through what each word has read. The shapes are right and nothing crashes, so you would blame the model. Only the
-# check finds the mistake.
+# through what each word has read. The shapes are right and nothing crashes, so you would blame the model. The check
+# finds the mistake.
 
 # %% [markdown]
 # ## Several tokens for the price of one
@@ -1149,9 +1158,9 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # 2023](https://arxiv.org/abs/2211.17192)) uses that: a small **draft model** with the same vocabulary writes a few
 # tokens ahead, and the large model checks them all in one pass.
 #
-# Say that the draft model has written *elf tausend acht hundert*. The last token of the text has been chosen, but has
-# not been through the large model yet. So five tokens go in, this one and the four drafted ones, under a causal mask,
-# and five rows of logits come out, each for what follows its token:
+# Say that the draft model has written *elf tausend acht hundert*. The last token of the text, here `<bos>`, has been
+# chosen, but has not been through the large model yet. So five tokens go in, this one and the four drafted ones, under
+# a causal mask, and five rows of logits come out, each for what follows its token:
 #
 # | after | the large model's choice | drafted | result |
 # |---|---|---|---|
@@ -1159,7 +1168,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # | *elf* | *tausend* | *tausend* | kept |
 # | *tausend* | *sieben* | *acht* | replaced by *sieben* |
 # | *acht* | not looked at | *hundert* | dropped, right or not |
-# | *hundert* | not looked at | none | had all four been right, a fifth token for free |
+# | *hundert* | not looked at | none | not used (if all four are right, a fifth token for free) |
 #
 # A row depends only on the tokens up to its own, so each row can be used up to the one whose choice differs from what
 # was drafted. With greedy decoding a drafted token is kept if it is the large model's choice. The first that is not is
@@ -1170,13 +1179,14 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # It works with sampling, too. Say that the draft model gives *acht* the probability 0.5, and the large model only 0.3.
 # Where *acht* is drafted, keep it three times in five, because $0.5 \cdot 0.6 = 0.3$. In place of a rejected token draw
 # one of those to which the draft model gives too little. Here *acht* is drafted and rejected with probability
-# $0.5 \cdot 0.4 = 0.2$. If the large model gives *sieben* 0.3, the draft model only 0.1, and no other token gets too
-# little, *sieben* always replaces it: $0.1 + 0.2 = 0.3$. In general, with $p(x)$ from the large model and $q(x)$ from
-# the small one, a drafted token $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is drawn with
-# probabilities proportional to $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. Then every token is
-# written as often as if the large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)), and a poor
-# draft model only costs speed ([how much?](#how-many-tokens-does-a-pass-give)). With many short texts at once the
-# device is busy already, and the gain shrinks or is lost.
+# $0.5 \cdot 0.4 = 0.2$. Let the large model give *sieben* 0.3, the draft model only 0.1, and no other token too little.
+# A drafted *sieben* is always kept. It also replaces every rejected *acht*, so it is written with probability
+# $0.1 + 0.2 = 0.3$. In general, with $p(x)$ from the large model and $q(x)$ from the small one, a drafted token $x$ is
+# kept with probability $\min(1, p(x)/q(x))$. Otherwise another is drawn with probabilities proportional to
+# $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. Then every token is written as often as if the
+# large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model only costs
+# speed ([how much?](#how-many-tokens-does-a-pass-give)). With many texts at once the device is busy already, and the
+# gain shrinks or is lost.
 
 # %% [markdown]
 # ## Exercises
@@ -1413,9 +1423,8 @@ verdict
 # %% [markdown]
 # ### When does beam search stop?
 #
-# Why do only the best endings count? After a softmax no probability is exactly 0, so in a trained model every
-# hypothesis can end at every step. If all endings counted, even the empty sentence could win, because its sum has a
-# single term.
+# Why do only the best endings count? A trained model gives every token some probability, so every hypothesis can end at
+# every step. If all endings counted, even the empty sentence could win, because its sum has a single term.
 #
 # The search stops after `max_length` tokens. It stops earlier if `beam` hypotheses have ended and no live one can still
 # beat the best of them. A live one's sum can only fall, and the penalty is largest at `max_length`, so its score is at
@@ -1529,7 +1538,7 @@ with torch.no_grad():
     for name, wrong in (("is_causal", left), ("no mask", unmasked)):
         apart = (wrong - at_once).abs().amax(dim=(0, 1, 3))
         print(f"{name:10} wrong by {apart[0]:.2f} and {apart[1]:.2f}", end="  ")
-        print(f"(a right entry is typically {at_once.std():.2f})")
+        print(f"(correct entries have a typical size of {at_once.std():.2f})")
     assert (left - at_once).abs().amax(dim=(0, 1, 3)).min() > 1e-3
     assert not torch.allclose(unmasked[:, :, 0], at_once[:, :, 0], atol=1e-3)
     assert torch.allclose(unmasked[:, :, 1], at_once[:, :, 1], atol=1e-6)
@@ -1618,7 +1627,7 @@ class CachedGPT(nn.Module):
 
 @torch.no_grad()
 def write(model, ids, count, temperature=1.0, top_p=1.0, end=None, generator=None):
-    """Append up to `count` tokens to ids (B, T); temperature 0 is greedy."""
+    """Append up to `count` tokens to ids (B, T); temperature 0 means greedy."""
     logits, caches = model(ids)  # prefill: the whole prompt in one pass
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for n in range(count):
@@ -1675,8 +1684,9 @@ assert apart < 1e-4
 #   So serving systems hand memory out as each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others,
 #   2023](https://arxiv.org/abs/2309.06180)).
 #
-# And where a text outgrows the context, the oldest entries can be dropped (a *sliding window*). In higher layers the
-# kept entries still contain what they took from the dropped tokens.
+# And a model trained with a *sliding window* drops the oldest entries. In higher layers the kept ones still contain
+# what they took from the dropped tokens. A model trained without a window can fail when its first tokens are dropped,
+# because many heads put much of their weight there ([Xiao and others, 2023](https://arxiv.org/abs/2309.17453)).
 
 # %% [markdown]
 # ### Does a small draft model pay off?
@@ -1799,8 +1809,9 @@ assert round(4000 * 9 / passes, 1) == 3.4
 # 1. $x$ is drawn and accepted with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$.
 # 2. $x$ is drawn and rejected with probability $q(x) - \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all tokens
 #    that is $Z$, the probability of a rejection.
-# 3. Both $p$ and $q$ sum to 1, so $\max(0, p - q)$ also sums to $Z$. A replacement is therefore $x$ with probability
-#    $\max(0, p(x) - q(x)) / Z$. So $x$ replaces a rejected token with probability $Z \cdot \max(0, p(x) - q(x)) / Z$.
+# 3. Both $p$ and $q$ sum to 1, so where $p$ is larger it is so by as much in all as $q$ elsewhere, and $\max(0, p - q)$
+#    also sums to $Z$. A replacement is therefore $x$ with probability $\max(0, p(x) - q(x)) / Z$. So $x$ replaces a
+#    rejected token with probability $Z \cdot \max(0, p(x) - q(x)) / Z$.
 #
 # Points 1 and 3 add up to the large model's own probability (and the acceptance rate $a$ is $1 - Z$):
 #
