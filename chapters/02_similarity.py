@@ -15,7 +15,7 @@
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the mean,
 # the variance and the normal distribution (covariance in Going further). It takes about 27 minutes to read, and 30 for
-# the exercises. [Going further](#going-further), at the end, takes 6 more minutes. Only the code? Read [a whole
+# the exercises. [Going further](#going-further), at the end, takes 8 more minutes. Only the code? Read [a whole
 # sentence at once](#a-whole-sentence-at-once) and [the mistake](#break-it-a-reshape-is-not-a-transpose) after it.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -40,7 +40,7 @@ transformer_map(built=2)
 # Multiply the question by a word, number by number, and add up. For *debts* this gives
 # $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$, for the other words 0. The sum is the word's **score**. A product is large
 # and positive where question and word both have large numbers of the same sign, so the score is high where the two
-# agree. (The size of the 2 does not matter: with a 4 every score would double, and the same word would win.)
+# agree. (The size of the 2 does not matter here: with a 4 every score would double, and the same word would win.)
 #
 # Why multiply and add? Compare three ways to look something up:
 #
@@ -163,8 +163,8 @@ tea, coffee, ice, train = vectors
 # NumPy has it as `a @ b`; here it is spelled out because it is the subject. In this book **a signature says which
 # shapes fit**: `Real[np.ndarray, " D"]` is an array of real numbers with one axis, of size $D$, and `"*batch D"` allows
 # any number of axes before it. The notation is [jaxtyping](https://docs.kidger.site/jaxtyping/)'s, and `@shapes` checks
-# that each letter stands for one size throughout a call. Outside this book leave out the annotations and `@shapes`. A
-# `#` allows a size of 1, too, as in NumPy's broadcasting.
+# that each letter stands for one size throughout a call. A `#` before a name allows a size of 1, too, as in NumPy's
+# broadcasting. Outside this book leave out the annotations and `@shapes`.
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -205,7 +205,7 @@ print("tea and coffee ", dot(tea, coffee))
 
 # %% [markdown]
 # Coffee, 15 against 13, because it has the same *drink* and a larger *warm*. The dot product measures two things at
-# once: how nearly two vectors say the same thing, and how loudly they say it, which is their *magnitude*.
+# once: how nearly two vectors say the same thing, and how loudly they say it.
 #
 # ## Direction and length
 #
@@ -245,8 +245,8 @@ plt.show()
 # %% [markdown]
 #
 #
-# The **length** of an arrow, also called the (L2) **norm** of its vector, comes from Pythagoras. It is the root of
-# the vector's dot product with itself: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
+# The **length** of an arrow, also called the (L2) **norm** or *magnitude* of its vector, comes from Pythagoras. It is
+# the root of the vector's dot product with itself: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
 # We have just seen the dot product mix agreement and length. To take them apart, we need the angle $\theta$ between
 # two arrows $a$ and $b$. However wide the vectors, two arrows lie in one plane and span a triangle, whose third side is
@@ -263,8 +263,8 @@ plt.show()
 #
 # For angles below a right angle the cosine is positive, and so is the dot product. Beyond it, as for tea and ice, both
 # are negative; at a right angle both are 0. As a picture: $\|b\| \cos\theta$ is the length of the *shadow* that $b$
-# casts on the direction of $a$, its **projection** (with a minus if it falls behind), and the dot product is that
-# shadow times the length of $a$.
+# casts on the direction of $a$, with a minus if it falls behind (the *scalar projection*), and the dot product is that
+# length times the length of $a$.
 #
 # For the angle alone, divide by both lengths. What is left is the **cosine similarity**:
 #
@@ -376,7 +376,7 @@ plt.show()
 # **For keys of equal length all three rank alike**, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\,q \cdot k$, and then
 # only $q \cdot k$ differs between keys. The transformer of 2017 keeps the lengths. That has a price. What nobody asked
 # for costs nothing, so a key that matches everything, such as $(9, 9, 9)$, can win too often: it scores 18 for *every*
-# query that has one 2 and zeros. Training can shorten such a key, and lengthen one that is often worth finding.
+# query of one 2 and otherwise zeros. Training can shorten such a key, and lengthen one that is often worth finding.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -454,7 +454,7 @@ for width in widths:
 # So is 0.5 high? At width 2, two pairs in three have a cosine above 0.5 or below $-0.5$. At width 64, where 0.5 is four
 # times the typical size, only about two pairs in 100,000 do. So a key whose cosine with a query is 0.5 stands out among
 # thousands of random ones. Learned vectors are not drawn like that. They can share a direction, and then all their
-# cosines are higher, so measure what chance gives on the model itself, as we do next.
+# cosines are higher, so measure on the model itself what chance gives, as we do next.
 
 # %% tags=["proof"]
 assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -477,14 +477,14 @@ assert round(1e5 * density[abs(cosines) > 0.5].sum() / density.sum()) == 2
 # which words stand near it (one kind of *word2vec* does this). Each word has two vectors, one as the given word and one
 # as the neighbour. A pair's score is the dot product of the given word's first vector and the neighbour's second. *Tea*
 # and *coffee* share many neighbours, such as *cup*, so they need similar scores with many second vectors. The second
-# vectors point in many directions, and only vectors that are alike score alike with all of them.
+# vectors point in many directions, and only vectors that are alike score alike with so many of them.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book.
 # [Chapter 15](15_pretrained.ipynb) runs all of it. Here we need only its first part, the **embedding table**: 30,522
 # rows of 384 learned numbers. They were learned with the rest of the model, from running text and then from pairs of
 # sentences that belong together. So here, too, company decides. Nearly every row is the *embedding* of a **token**,
-# which is a word, part of a word or a character; a few rows are reserved. Looking up a word means picking its row;
-# multiplying its one-hot vector by the embedding table does the same.
+# which is a word, part of a word or a character; about a thousand rows are reserved. Looking up a word means picking
+# its row; multiplying its one-hot vector by the embedding table does the same.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -529,11 +529,11 @@ for word in ("tea", "debts", "python"):
 # | | cosine |
 # |---|---|
 # | two words drawn at random: typical size (RMS) | 0.07 |
-# | a random vector, and the nearest to it of the 21,000 words: mean | 0.29 |
+# | a random vector with the words' mean and covariance, and the nearest of the 21,000 words: mean | 0.29 |
 # | a word, and the nearest other word: median | 0.58 |
 #
-# If you have chosen a pair beforehand, compare with random pairs. If you have found it by a search, compare with what a
-# meaningless query finds in the same search, because the best of many can be high by luck alone. So the 0.44 of
+# If you have chosen a pair beforehand, compare with random pairs. If you have found it by a search, compare with what
+# such a random vector finds in the same search, because the best of many can be high by luck alone. So the 0.44 of
 # *coffee* is well above luck, but below the usual nearest word, which can be another form of the same word (*debt*,
 # *debts*). No threshold holds for all models: measure these three for yours.
 
@@ -551,11 +551,12 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # column**, as everywhere in this book.
 #
 # For 6 words that is 36 dot products, and for 1,000 a million: the work is *quadratic* in the number of words, and so
-# is the memory for the results. Each takes $D$ multiplications, so twice the width is twice the work, but no more
-# results. They need not be computed one by one, because every entry of a matrix product is a dot product too: of a row
-# of the first matrix with a column of the second. The multiplications are the same, but a library does many of them at
-# once, and uses each number that it has loaded many times. So stack the queries $q_i$ as the rows of $Q$ and the keys
-# $k_j$ as the rows of $K$. Transposed, $K$ has the keys as columns, and all the dot products at once are
+# is the memory for the results. Each dot product takes $D$ multiplications, so twice the width is twice the work, but
+# no more results. The dot products need not be computed one by one, because every entry of a matrix product is a dot
+# product too: of a row of the first matrix with a column of the second. The multiplications are the same, but a library
+# does many of them at once, and uses each number many times once it is loaded. So stack the queries $q_i$ as the rows
+# of $Q$ and the keys $k_j$ as the rows of $K$. Transposed, $K$ has the keys as columns, and all the dot products at
+# once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
@@ -565,14 +566,14 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
 # The first question finds *debts*, the second *always*. One matrix product compares all pairs. (The product in the
-# other order, $K Q^\top$, is the transpose: a row then holds what one *key* gets from all queries. If $T = S$ no shape
-# gives the mistake away, so compare an entry off the diagonal with the definition.)
+# other order, $K Q^\top$, is the transpose: a row then holds what one *key* gets from all queries. With as many queries
+# as keys no shape tells the two apart, so compare an entry off the diagonal with the definition.)
 #
 # Attention that scores like this is **dot-product attention**. The decoder of [chapter
 # 1](01_why_attention.ipynb#the-network-of-2014) ran the same small network on every pair (*additive attention*), which
 # takes a $\tanh$ of a whole vector for each. The dot product won because all pairs are one matrix product, which is
-# faster and needs less memory. It has no parameters, so what counts as a match must be learned in the queries and keys
-# themselves.
+# faster and needs less memory. The dot product has no parameters, so what counts as a match must be learned where
+# queries and keys are made.
 #
 # As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code:
 
@@ -968,15 +969,15 @@ assert luckiest.max() < 0.43
 #
 # In a wide space random vectors are almost at right angles ([above](#how-alike-are-random-vectors)), so there is room
 # for many. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes: the largest of their
-# cosines in absolute value lay between 0.21 and 0.24 in ten draws. If all cosines may be up to a fixed size, however
-# small, the number of directions that fit grows exponentially with the width ([Ball,
+# cosines in absolute value lay between 0.21 and 0.24 in ten draws. For any fixed bound on the cosines, however small,
+# the number of directions that fit grows exponentially with the width ([Ball,
 # 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
 #
 # A model could use that, and small ones have been shown to do so ([Elhage and others,
 # 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). Such a model gives every *feature*, such as *is a
 # drink* or *is hot*, a direction of its own, although there are more features than dimensions (**superposition**). A
-# word is the sum of the features that it has. The price is noise. Suppose that there are 2,000 such features, and a
-# word has $n$ of them. Take the dot product of the sum of $n$ random unit vectors with one of them:
+# word is the sum of the directions of its features. The price is noise. Suppose that there are 2,000 such features, and
+# a word has $n$ of them. Take the dot product of the sum of $n$ random unit vectors with one of them:
 #
 # $$(v_1 + v_2 + \dots + v_n) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_n \cdot v_1 .$$
 #
@@ -1080,3 +1081,52 @@ assert [word for word, _ in nearest("king")][:2] == ["kings", "queen"]
 assert nearest("actor")[1][0] == "actress"
 kings = [round(v @ table[row_of["kings"]], 2) for v in (king, queen)]
 assert kings == [0.69, 0.45] and nearest("actor")[0][0] == "actors"
+
+# %% [markdown]
+# ### Short answers
+#
+# - **Which measure should I use for a published model's vectors?** The one that it was trained with, because training
+#   shaped that score. With plain dot products, multiply a feature by 10 in all queries and divide it by 10 in all keys:
+#   no score changes, but cosines between keys can ([Steck and others, 2024](https://arxiv.org/abs/2403.05440)).
+# - **Does a negative cosine mean the opposite?** No. It means an angle above 90°, and the angle depends on where the
+#   origin is: $(1, 2)$ and $(2, 1)$ have the cosine 0.8, but $-1$ once their mean, $(1.5, 1.5)$, is subtracted from
+#   both.
+# - **If A is like B and B like C, is A like C?** Not always, because angles can add up. $(1, 0)$ and $(1, 1)$ have the
+#   cosine 0.71, and so have $(1, 1)$ and $(0, 1)$, but $(1, 0)$ and $(0, 1)$ have 0. So *cosine distance*,
+#   $1 - \cos\theta$, violates the triangle inequality: the direct way, 1, is longer than the detour, 0.29 + 0.29.
+# - **Is cosine similarity the same as Pearson correlation?** Correlation is the cosine after each vector's own mean has
+#   been subtracted from its entries. $(1, 2, 3)$ and $(3, 2, 1)$ have the cosine $10/14 = 0.71$ and the correlation
+#   $-1$, because around their mean of 2 they are $(-1, 0, 1)$ and $(1, 0, -1)$.
+# - **Does $1/\sqrt D$ need normal entries with mean 0?** Not normal ones: independent entries of $+1$ or $-1$, equally
+#   likely, give exactly $1/\sqrt D$, because every length is $\sqrt D$. The mean of 0 matters: independent entries
+#   between 0 and 1 have products of ¼ and squares of ⅓ on average, so wide vectors have cosines near ¾.
+# - **Was additive attention less accurate than the dot product?** Not in general. [Vaswani and others
+#   (2017)](https://arxiv.org/abs/1706.03762) call the two similar at small widths, and additive attention better at
+#   large ones if the dot products are not divided ([chapter
+#   3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width)).
+# - **Can the vectors of two models be compared?** Not directly. Where training sees only dot products, one rotation of
+#   all vectors changes no score, so two runs can end with different axes. (So an entry by itself means nothing,
+#   either.) Compare lists of neighbours, or first fit a rotation to the words that both have ([Hamilton and others,
+#   2016](https://aclanthology.org/P16-1141/)).
+# - **What if one feature has much larger numbers than the others?** It decides nearly alone: $(100, 1, 0)$ and
+#   $(100, 0, 1)$ have the cosine 0.9999, because $100 \cdot 100$ outweighs every other product. In some models one to
+#   three entries dominate. It helps to scale each entry to mean 0 and variance 1 over many words ([Timkey and van
+#   Schijndel, 2021](https://aclanthology.org/2021.emnlp-main.372/)).
+# - **How does one search a million vectors?** Still exactly: at width 384 a query takes 384 million multiplications, in
+#   one matrix product. For far more keys or queries, *approximate nearest-neighbour search* compares only some keys,
+#   which is faster but can miss the best ([Malkov and Yashunin, 2016](https://arxiv.org/abs/1603.09320)).
+# - **Why is one word near so many others?** It may be a *hub*: in wide spaces a vector near the mean of the others is
+#   near to many of them ([Radovanović and others, 2010](https://jmlr.org/papers/v11/radovanovic10a.html)). Count in how
+#   many lists of ten nearest each word stands. The average must be 10, so hundreds reveal a hub.
+# - **Why does word2vec not make all vectors equal?** If it saw only real neighbours, and had only to score them high,
+#   equal and ever longer vectors would be best. So its common version also draws words at random, and learns to score
+#   them low (*negative sampling*, [Mikolov and others, 2013](https://arxiv.org/abs/1310.4546)).
+
+# %% tags=["proof"]
+pairs = [([1, 2], [2, 1]), ([1, 0], [1, 1]), ([1, 2, 3], [3, 2, 1])]
+pairs.append(([100, 1, 0], [100, 0, 1]))
+found = [cosine_similarity(np.array(a), np.array(b)) for a, b in pairs]
+assert np.allclose(found, [0.8, 0.7071, 10 / 14, 0.9999], rtol=0, atol=5e-5)
+assert np.isclose(np.corrcoef([1, 2, 3], [3, 2, 1])[0, 1], -1)
+wide = np.random.default_rng(0).random((2, 100_000))
+assert round(cosine_similarity(*wide), 2) == 0.75

@@ -14,7 +14,7 @@
 #
 # You need [chapter 2](02_similarity.ipynb), means and variances, the derivative of $e^x$, the quotient rule and the
 # chain rule. The chapter takes about 30 minutes to read, and 20 for the exercises. [Going further](#going-further), at
-# the end, takes 9 more minutes. Only the code? Read [scaled dot-product attention](#scaled-dot-product-attention) and
+# the end, takes 11 more minutes. Only the code? Read [scaled dot-product attention](#scaled-dot-product-attention) and
 # the two sections *Break it*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
@@ -94,8 +94,8 @@ with np.errstate(all="ignore"):
 #    in the list.
 #
 # Take two keys with the scores 6 and 5. By demand 5 the ratio of their shares depends on the 6 and the 5 alone. By
-# demand 4 we may subtract 5 from all scores, so 1 and 0 have the same ratio, and so have 101 and 100. In general, **the
-# ratio of two shares depends on the difference of their scores, and on nothing else.**
+# demand 4 we may subtract 5 from all scores, so scores of 1 and 0 give the same ratio, and so do 101 and 100. In
+# general, **the ratio of two shares depends on the difference of their scores, and on nothing else.**
 #
 # From this the formula follows. Let $f(x)$ be the ratio that belongs to the difference $x$: the share of one key,
 # divided by that of another whose score is lower by $x$.
@@ -221,8 +221,8 @@ quiz.one_choice(
 #
 # A sum whose weights are not negative and sum to 1 is a **weighted average**, or *convex combination*: each number of
 # the answer lies between the smallest and the largest in its column of the values. (All its numbers use the same
-# weights, so no blend costs 40 *and* has 0.3 litres. The largest of a column is not reached, because every weight is
-# positive, and nothing can be enlarged or subtracted.)
+# weights, so no blend costs 40 *and* has 0.3 litres. Unless a column is constant, its largest number is not reached,
+# because every weight is positive, and nothing can be enlarged or subtracted.)
 #
 # Now take $T$ queries at once, and $S$ keys whose values have the width $D$ ($d_v$ in papers). The weights are a matrix
 # $W$ of shape $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, D)$, with a row for each
@@ -270,7 +270,7 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 
 # %% [markdown]
 # The answer costs 2.91, which is not on the list: it is mostly coffee and about a quarter tea. Even the train, with
-# less than half a percent of the weight, puts 0.20 into the answer, because its value is 40. So a small weight need not
+# less than half a percent of the weight, puts 0.20 into the answer, because its price is 40. So a small weight need not
 # mean a small effect. And since the weights always sum to 1, a soft look-up always hands over something: it cannot
 # answer *nothing found*, unless a value is near 0, or values cancel out. A hard look-up cannot either: it returns the
 # least bad entry at full strength. (A Python dictionary raises `KeyError`.) If all keys score equally, the soft look-up
@@ -311,8 +311,8 @@ plt.show()
 # Nobody buys a blended price, but attention blends word vectors. Is such a blend still like the words in it? If they
 # are few, yes: take two vectors of length 1 at right angles, and add half of each. The sum has length $\sqrt{1/2}$ and
 # the dot product $\tfrac12$ with each, so its cosine with each is 0.71, and an unrelated word has about 0. With $n$
-# equal shares it is $1/\sqrt n$, because each word is a smaller part of the sum: 0.1 for a hundred words. ([Can a blend
-# also be near a word that fits both?](#is-a-blend-near-a-word-that-fits-both))
+# equal shares the cosine is $1/\sqrt n$, because each word is a smaller part of the sum: 0.1 for a hundred words. ([Can
+# a blend also be near a word that fits both?](#is-a-blend-near-a-word-that-fits-both))
 
 # %% [markdown]
 # ## Break it: scores of a thousand
@@ -328,17 +328,17 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
 # The loop returns `nan`, "not a number". Python's `float`, which NumPy calls float64, ends near $e^{709.8}$, so
-# $e^{1000}$ **overflows** to infinity, and infinity over infinity is undefined. Narrower numbers end sooner: float32
-# near $e^{88.7}$, and float16 near $e^{11.1}$. Scores near $-1000$ fail, too: all exponentials round to 0, and 0/0 is
-# undefined.
+# $e^{1000}$ **overflows** to infinity, and infinity over infinity is undefined. Narrower formats end sooner: float32
+# near $e^{88.7}$, and float16 near $e^{11.1}$. Scores that are all near $-1000$ fail, too: all exponentials round to 0,
+# and 0/0 is undefined.
 #
 # The function `softmax` subtracts the largest score from all scores. The largest exponential is then $e^0 = 1$, so none
 # can overflow, and the sum is at least 1, so you never divide by 0. Very small exponentials may still round to 0
 # (**underflow**). To the answer this does no harm, since such a weight would have added next to nothing. (Its logarithm
 # is another matter, exercise 2, and such a key can hardly learn.)
 #
-# A score of minus infinity gets the weight 0, exactly. In a row of nothing else every weight would be 0/0, so `softmax`
-# raises an error. Chapter 4 leaves words out in this way, with a *mask*.
+# A score of minus infinity gets the weight 0, exactly: chapter 4 leaves words out in this way, with a *mask*. In a row
+# of nothing else every weight would be 0/0, so `softmax` raises an error.
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
@@ -410,7 +410,7 @@ plt.show()
 # %% [markdown]
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0, and the answer is then the plain
 # average of the values. At low temperature coffee has nearly everything, because it is 1 ahead of tea and gets
-# $e^{1/\tau}$ times as much, 22,026 times at 0.1. In general a lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$. At
+# $e^{1/\tau}$ times as much, 22,026 times at 0.1. A lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$. At
 # $\tau = 0.5$, for example, the scores 0, 1, 2 act like 0, 2, 4: their weights are 0.016, 0.117 and 0.867 instead of
 # 0.090, 0.245 and 0.665.
 #
@@ -565,7 +565,7 @@ quiz.one_choice(
 # The cure is a division. Dividing the scores by $c$ divides their variance, $d_k$, by $c^2$. So with $c = \sqrt{d_k}$
 # the variance is 1 at every width: the division is a temperature, $\tau = \sqrt{d_k}$. Two scores then typically differ
 # by $\sqrt 2$, and one key gets about 4 times the weight of the other. The variance need not be exactly 1. What counts
-# is that no width starts saturated.
+# is that it is near 1, and the same at every width.
 #
 # Why a constant, and not the measured spread of each row? Then every other key would change how two keys share, against
 # demand 5. And a longer query could no longer be sharper, because its length would cancel.
@@ -634,8 +634,7 @@ print("undivided:", attention(8 * one, ten, weights_of)[0].round(2))
 
 # %% [markdown]
 # The division shows at once: undivided, one of ten random keys takes 93 percent of the weight; divided, none takes more
-# than 31. The function needs NumPy alone, and leaves the checks out. PyTorch has it, in `torch.nn.functional`, as
-# `scaled_dot_product_attention`.
+# than 31. The function needs NumPy alone. PyTorch has it, in `torch.nn.functional`, as `scaled_dot_product_attention`.
 
 # %% tags=["proof"]
 found = [attention(n * one, ten, weights_of).max() for n in (1, 8)]
@@ -690,12 +689,11 @@ quiz.number(
 # which key is wanted (chapter 7). Here we say it ourselves: the first.
 #
 # Take two keys, with the values 1 and 0. The answer is then $w_1$, the weight of the first, and learning should raise
-# it by changing the query $q$. (We follow $w_1$ and not its logarithm, because a blend uses the weights themselves.)
-# With two keys $w_1$ is the sigmoid of $x = q \cdot (k_1 - k_2) / \tau$, the difference of their scores, where $\tau$
-# is $\sqrt{d_k}$, or 1 without the division. The derivative of $w_1$ with respect to $x$ is $w_1 (1 - w_1)$, as on the
-# diagonal of $J$, because $x$ rises as much as the first score. And that of $x$ with respect to each entry of $q$ is
-# the matching entry of $(k_1 - k_2) / \tau$. The derivatives of $w_1$ with respect to all entries of $q$ make a vector,
-# the **gradient**, and by the chain rule it is
+# it by changing the query $q$. With two keys $w_1$ is the sigmoid of $x = q \cdot (k_1 - k_2) / \tau$, the difference
+# of their scores, where $\tau$ is $\sqrt{d_k}$, or 1 without the division. The derivative of $w_1$ with respect to $x$
+# is $w_1 (1 - w_1)$, as on the diagonal of $J$, because $x$ rises as much as the first score. And that of $x$ with
+# respect to each entry of $q$ is the matching entry of $(k_1 - k_2) / \tau$. The derivatives of $w_1$ with respect to
+# all entries of $q$ make a vector, the **gradient**, and by the chain rule it is
 #
 # $$\frac{\partial w_1}{\partial q} = w_1 (1 - w_1) \cdot \frac{k_1 - k_2}{\tau} .$$
 #
@@ -780,9 +778,9 @@ assert round(scaled * (1 - scaled) * apart / 8, 2) == 0.23
 # With the division every query succeeds. Without it about half fail at width 64, and four fifths at 1024. So the
 # division lets the softmax *start* where its derivatives are not nearly 0. ([Going further](#can-a-query-still-learn)
 # has the code.) The verdict depends on the learning rate. At 0.1, too small for a hundred steps, the unscaled queries
-# are ahead: those that are not saturated have the longer gradients. Nor is the division the only cure: [steps of a
+# are ahead: those that are not saturated have the longer gradients. And the division is not the only cure: [steps of a
 # fixed length](#when-does-it-matter-less) work at both widths, too, and larger learning rates at width 64. But it costs
-# almost nothing, and at the rate of 10 every query succeeds at both widths.
+# almost nothing, and with it every learning rate from 10 up that we tried works at both widths.
 
 # %% [markdown]
 # ## Exercises
@@ -916,8 +914,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two questions about the division, one each about blends, many keys and models of your own, the end of a proof, and a
-# question about the shares. No later chapter needs them.
+# Two questions about the division, one each about blends, many keys and models of your own, the end of a proof, a
+# question about the shares, and short answers to eleven more. No later chapter needs them.
 #
 # ### Can a query still learn?
 #
@@ -1141,3 +1139,44 @@ assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
 #
 # (And what is the soft form of the *maximum*? It is the *log-sum-exp*, $\ln \sum_j e^{s_j}$, and its derivative with
 # respect to $s_i$ is the softmax's $w_i$.)
+
+# %% [markdown]
+# ### Short answers
+#
+# - **Does dividing by $\sqrt{d_k}$ make subtracting the largest score unnecessary?** No. The division is there so that
+#   the softmax does not start saturated, but trained scores may still be too large for $e^x$. The subtraction keeps the
+#   exponentials from overflowing, and changes no weight.
+# - **Does a weight of 0.9 mean that the model is 90 percent certain?** No. It is a share of the blend, and nothing ties
+#   it to how often the key is right. At $\tau = 0.5$ coffee's 0.73 becomes 0.88, though the scores are the same.
+# - **Why not square the scores, or set negative ones to 0?** Squares put a bad match above a good one: $-3$ gets 9, and
+#   2 gets 4. With negative scores set to 0 these keys get share 0 and no hint from small changes, and if no score is
+#   positive, 0/0 remains.
+# - **Can a temperature change which key wins?** No, because dividing by a positive number keeps the order of the
+#   scores. The answer changes all the same: as $\tau$ rises from 1, the price goes from 2.91 towards the plain average,
+#   11.50.
+# - **What happens if softmax is applied twice?** The weights become too equal. The first result lies between 0 and 1,
+#   so the second gives no key more than $e$ times another's weight: with ten keys at most $e / (e + 9) = 0.23$. A
+#   largest weight that never passes this limit gives the mistake away.
+# - **What if you leave the softmax out?** Then $O = (Q K^\top) V = Q (K^\top V)$: every query meets the same matrix,
+#   and keys do not compete. *Linear attention* regroups like this, with positive shares that sum to 1, and so needs no
+#   $T \times S$ scores ([Katharopoulos and others, 2020](https://arxiv.org/abs/2006.16236)).
+# - **Is attention linear?** In the values, yes: while the weights stay as they are, doubled values double the answer.
+#   In the queries, no: if every value is 5, the answer is 5 for a query and for its double.
+# - **Could a hard look-up be trained after all?** Yes: draw one entry with the weights as probabilities, and make draws
+#   that helped more likely ([Xu and others, 2015](https://arxiv.org/abs/1502.03044), for captions of images). The hint
+#   rests on single draws, so it must be averaged over many.
+# - **Is there a softmax that gives weak keys exactly 0?** Yes, *sparsemax* ([Martins and Astudillo,
+#   2016](https://arxiv.org/abs/1602.02068)). It subtracts a threshold, chosen so that what stays positive sums to 1,
+#   and sets the rest to 0: the scores 0, 0.5, 1 get 0, 0.25, 0.75. A key below the threshold gets no gradient.
+# - **What if there is only one key?** Its weight is 1 whatever its score, so the answer is its value. The derivative
+#   $1 \cdot (1 - 1)$ is 0, so neither query nor key can learn from such a row, although the value can.
+# - **Do cosines need the division, too?** No, rather a factor above 1. Cosines lie between $-1$ and 1, so no key gets
+#   more than $e^2 = 7.4$ times another's weight, and the best of 100 at most 0.07. [Henry and others
+#   (2020)](https://arxiv.org/abs/2010.04245) multiply cosines by a learned number.
+
+# %% tags=["proof"]
+assert round(softmax(scores / 0.5)[1], 2) == 0.88
+assert round(values[:, 0].mean(), 2) == 11.5
+assert round(np.e / (np.e + 9), 2) == 0.23
+assert round(np.exp(2), 1) == 7.4
+assert round(np.exp(1) / (np.exp(1) + 99 * np.exp(-1)), 2) == 0.07

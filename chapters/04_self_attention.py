@@ -13,7 +13,7 @@
 # take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, takes 9 more minutes. Only the code? Read [the
+# exercises. [Going further](#going-further), at the end, takes 12 more minutes. Only the code? Read [the
 # definition](#the-definition), [masks](#masks-leaving-a-word-out) and [the PyTorch
 # module](#the-same-as-a-pytorch-module).
 
@@ -165,11 +165,10 @@ weights, _ = look_up("the snake shed its skin", "its", itself=False)
 assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 
 # %% [markdown]
-# Other weights would hardly help, because they blend the same vectors, and the vector of *import* is not near to what
-# *import* implies. But a matrix can turn the vector of *import* into [the vector of what it implies](#and-python)
-# before it is handed over. So this chapter adds three matrices, the same for every word, which training can change. One
-# decides what a word hands over. The other two decide which words are chosen, because similarity is a poor way to
-# choose, as you will see next.
+# Other weights would hardly help, because they blend the same vectors, and the vector of *import* is far from those of
+# what *import* implies. But a matrix can turn it into [one of these](#and-python) before it is handed over. So this
+# chapter adds three matrices, the same for every word, which training can change. One decides what a word hands over.
+# The other two decide which words are chosen, because similarity is a poor way to choose, as you will see next.
 #
 # ## Queries, keys and values
 #
@@ -180,8 +179,8 @@ assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 #   is useful.
 # - It finds what is most like it. In *the snake shed its skin*, with the vectors above, the word *its* (not allowed to
 #   choose itself) puts 0.91 of its weight on *the*, and only 0.04 on *snake*, which it should find.
-# - Scores are symmetric. *Snake* needs nothing from *its*, yet the score is the same both ways. (The two weights differ
-#   only because each row is divided by its own sum.)
+# - Scores are symmetric. *Snake* needs nothing from *its*, yet the score is the same both ways. (Their weights on each
+#   other differ only because each word's exponentials are divided by a sum of their own.)
 # - A word can hand over only its own vector, and neither a part of it nor what it implies: *import* could not hand over
 #   *programming*.
 #
@@ -204,8 +203,8 @@ assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 #
 # Real word vectors are too long to work through by hand, so take small ones first. The sentence is *dog bites man*. A
 # word has three numbers: is it *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$
-# and *man* $(1, 0, 1)$. Queries and keys have two numbers, for *alive* and for *action*: in a query they say how much
-# this is asked for, and in a key how much it is offered. Values have two, *alive* and *human*. So $D = 3$ and
+# and *man* $(1, 0, 1)$. Queries and keys have two numbers, for *alive* and for *action*: in a query each says how much
+# of it is asked for, and in a key how much is offered. Values have two, *alive* and *human*. So $D = 3$ and
 # $d_k = d_v = 2$, and each matrix has three rows of two:
 #
 # | what the word is | $W_Q$: it asks for (*alive*, *action*) | $W_K$: it is found by (*alive*, *action*) | $W_V$: it hands over (*alive*, *human*) |
@@ -450,8 +449,9 @@ quiz.one_choice(
 #
 # - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself. (A word that needs nothing from
 #   others can be [handed a value near zero](#what-is-the-third-matrix-for).)
-# - *It finds what is most like it.* It need not: *bites* finds what is alive. And with a $W_Q$ that turns *its* into
-# the vector of *animal*, *its* gives 0.60 of its weight to *snake* and 0.08 to *the*.
+# - *It finds what is most like it.* It need not: *bites* finds what is alive. And with the real vectors, $W_K$ the
+#   identity, and a $W_Q$ that turns *its* into a large multiple of *animal*, *its* gives 0.60 of its weight to *snake*
+#   and 0.08 to *the*.
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
 # - *It hands over only its own vector.* $W_V$ chooses a part: two of *man*'s three numbers, and nothing of *bites*. How
 #   a word hands over what it implies comes [next](#and-python).
@@ -473,11 +473,11 @@ quiz.one_choice(
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
 # - $W_K$ is the identity: a word is found by its own vector, so $d_k = D = 384$.
 # - $W_Q$ is $10 \sqrt{384}$ times the outer product of *python* and the query that we want, *import* + *snake* −
-# *python*, which says: who is like *import* or *snake*, but not like *python*? The vectors have length 1, so their dot
-# products are small at any width, and the division by $\sqrt{384}$ would leave almost equal weights. The factor
-# $\sqrt{384}$ undoes it, and 10 is the temperature of 0.1 again. The query is the same in every sentence, since it is
-# computed from *python* alone. What differs is which keys are there. (Another word gets this query times its own cosine
-# with *python*. If this cosine is near 0, as for *is*, the word attends almost evenly.)
+#   *python*, which says: who is like *import* or *snake*, but not like *python*? The word vectors have length 1, so the
+#   dot products stay small, whatever the width, and the division by $\sqrt{384}$ would leave almost equal weights. The
+#   factor $\sqrt{384}$ undoes it, and 10 is $1 / 0.1$, for the temperature of 0.1 again. The query is the same in every
+#   sentence, since it is computed from *python* alone. What differs is which keys are there. (Another word gets this
+#   query times its own cosine with *python*. If this cosine is near 0, as for *is*, the word attends almost evenly.)
 #
 # What *python* receives is again added to its own vector, and the output shows this sum's cosine with *programming* and
 # *animal*.
@@ -547,10 +547,10 @@ assert its_weights[3, :2].round(2).tolist() == [0.08, 0.60]
 # weight.
 #
 # Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions the variance is 1 at
-# every width. Divided by $d_k$ itself it would be $1/d_k$, and wide heads would start with almost equal weights.
-# (Entries of [another variance](03_softmax.ipynb#when-does-it-matter-less) give the scores another one, but it still
-# does not grow with $d_k$. Training may change it later.) The largest weight of a random query among ten random keys,
-# on average, with variance 1:
+# every width. With scores divided by $d_k$ itself it would be $1/d_k$, and wide heads would start with almost equal
+# weights. (Entries of [another variance](03_softmax.ipynb#when-does-it-matter-less) give the scores another one, but it
+# still does not grow with $d_k$. Training may change it later.) The largest weight of a random query among ten random
+# keys, on average, with entries of variance 1:
 #
 # | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
 # |---|---|---|---|
@@ -615,7 +615,7 @@ quiz.number(
 #
 # Wherever a mask is False, the scaled score becomes minus infinity, so the weight becomes 0. Here are both masks, the
 # hidden entries in grey. In the lower row the sentence is *dog bites*, with padding, here the vector $(1, 1, 0)$ (any
-# would do, because no word attends to it):
+# would do: no word attends to it, and only its own row depends on it):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of three matrices, scaled scores, masked, and weights. Above, dog bites man with a causal mask: the entries above the diagonal are grey and become minus infinity; the weights are 1, 0, 0; 0.80, 0.20, 0; 0.16, 0.67, 0.16. Below, dog bites pad with a padding mask: the last column is grey and becomes minus infinity in all three rows; the weights are 0.20, 0.80, 0; 0.80, 0.20, 0; 0.50, 0.50, 0."}}
 drawing = Diagram(6.8, 3.2)
@@ -920,8 +920,9 @@ assert (blank == 0).all()
 # How do you know that yours is right? It should agree with a loop over the queries, and with PyTorch's function on the
 # same matrices. If queries come separately, leaving some out must not change the other outputs. Padding must not change
 # those of real words, and, under a causal mask, a changed word must not change those before it. Make $B$, $T$, $D$ and
-# $d_k$ all different, because where two sizes agree, a wrong axis or a wrong square root can go unnoticed. The loop
-# finds the most; the other checks tell you [which mistake it is](#break-it-four-versions-one-correct).
+# $d_k$ all different, because where two sizes agree, a wrong axis or a wrong square root can go unnoticed. The loop and
+# PyTorch's function find the most; the other checks help to tell [which mistake it
+# is](#break-it-four-versions-one-correct).
 
 # %% [markdown]
 # ## What does attention cost?
@@ -1281,8 +1282,8 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 #
 # An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev and
 # others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that scores are
-# no longer symmetric, and let words attend to themselves only where there is nobody else, without which each would find
-# itself. They report no loss on the two tasks that they tested.
+# no longer symmetric, and let words attend to themselves only where there is nobody else. (Otherwise each would find
+# itself, because its own key points the way its query does.) They report no loss on the two tasks that they tested.
 #
 # ### What is the third matrix for?
 #
@@ -1460,3 +1461,53 @@ for name, version in versions.items():
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and move with the words. Only
 # known numbers or independent code, such as the loop, detect it here.
+
+# %% [markdown]
+# ### Short answers
+#
+# - **What if the softmax is left out?** Then $(Q K^\top) V = Q (K^\top V)$, and $K^\top V$ is only $(d_k, d_v)$, so
+#   without a mask the cost grows linearly with the text. But the weights can be negative and need not sum to 1, so
+#   outputs are no averages ([chapter 3](03_softmax.ipynb#short-answers)).
+# - **Why may a word see itself under a causal mask?** A model that guesses the *next* word is given the present one, so
+#   to see it leaks nothing. Without the diagonal the first word would have no key. `np.tril` keeps the diagonal; `k=-1`
+#   would remove it.
+# - **Does a causal mask save work?** Not in `attention` above: it computes all $T^2$ scores, then overwrites nearly
+#   half. Of the million scores of 1,000 words 500,500 remain. A function that is told `is_causal=True` can skip the
+#   rest, because it knows beforehand which are hidden.
+# - **Do the projections need biases?** A key's bias $b$ changes nothing here: it adds the same $q_i b^\top$ to every
+#   score of row $i$, which a softmax ignores. A query's bias can favour some keys for all queries, and a value's bias
+#   is added to every output ([Namazifar and others, 2023](https://arxiv.org/abs/2302.08626)).
+# - **How much memory do the attention weights take?** For 4,096 tokens there are $4{,}096^2 = 16.8$ million weights. In
+#   float32, at 4 bytes each, they take 67 MB, for one head and one text. For 8,192 tokens it is four times as much,
+#   because both axes double.
+# - **How does attention differ from a fully connected layer?** Such a layer across $T$ words learns a weight for each
+#   pair of positions: the same for every text, and for one length only. Attention computes its weights from the words,
+#   so they change with the text, and any length fits.
+# - **Do two copies of a word receive the same?** Without a mask or positions, yes: equal vectors make equal queries, so
+#   equal weights and equal outputs. In *dog bites dog* both dogs receive the same, although one bites and the other is
+#   bitten.
+# - **Can attention count?** It gives shares, because weights sum to 1. Without a mask or positions, a sentence written
+#   twice changes no word's output. A count needs a comparison: beside one marker with the same score, $n$ dogs together
+#   get $n / (n + 1)$ of the weight.
+# - **What if $W_Q$ and $W_K$ are swapped?** The scores are transposed: *bites* gives *man* 2 instead of 4. No shape
+#   shows it, because both matrices are $(D, d_k)$; a row worked out by hand does. Before training a swap is harmless,
+#   if both are drawn at random in the same way.
+# - **Do sentences of a batch see each other?** No: `@` multiplies sentence by sentence, so the scores $(B, T, T)$ have
+#   no entry for words of two sentences. Two sentences joined in one row of the batch do see each other, unless a mask
+#   hides each from the other.
+# - **Must both sequences of cross-attention have the same width?** No. If the second has the width $D'$, then $W_K$ is
+#   $(D', d_k)$ and $W_V$ is $(D', d_v)$, while $W_Q$ stays $(D, d_k)$. Queries and keys must agree in width, because
+#   only they meet in a dot product.
+# - **Does one entry of a query mean something?** Not by itself. Multiply $W_Q$ and $W_K$ by the same $R$ with
+#   $R R^\top = I$: the entries change, but in this formula no score does, because
+#   $W_Q R R^\top W_K^\top = W_Q W_K^\top$. The columns *alive* and *action* were a choice.
+
+# %% tags=["proof"]
+assert 1000 * 1001 // 2 == 500_500 and round(4096**2 / 1e6, 1) == 16.8
+assert round(4 * 4096**2 / 1e6) == 67
+swapped = (small @ w_k) @ (small @ w_q).T
+assert swapped[1, 2] == 2
+both_dogs, _ = self_attention(small[[0, 1, 0]], w_q, w_k, w_v)
+assert np.allclose(both_dogs[0], both_dogs[2])
+doubled, _ = self_attention(small[[0, 1, 2] * 2], w_q, w_k, w_v)
+assert np.allclose(doubled[:3], context)

@@ -14,7 +14,7 @@
 # encoding**, and the verb can tell who bites.
 #
 # You need chapter 4, and sine and cosine. It takes about 30 minutes to read, and 45 for the exercises. [Going
-# further](#going-further), at the end, takes 9 more minutes. Only the code? Read [sines and
+# further](#going-further), at the end, takes 12 more minutes. Only the code? Read [sines and
 # cosines](#sines-and-cosines), [the PyTorch modules](#as-pytorch-modules) and [the
 # mistake](#break-it-one-word-at-a-time) that all checks of shapes miss.
 
@@ -61,16 +61,15 @@ assert same
 # (*Dog* and *man* still get different outputs. What is lost is the order: each word gets the same output in both
 # sentences.)
 #
-# A causal mask brings back some of the order ([chapter 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)),
-# but most models add more. One way in is through the input: give every **position** in the sentence a vector of its
-# own, $p_t$ for position $t$, counted from 0, and add it to $x_t$, the vector of the word that stands there. The model
-# reads $x_t + p_t$.
+# A causal mask brings back some of the order (same section), but most models also tell attention the positions. One way
+# is through the input: give every **position** in the sentence a vector of its own, $p_t$ for position $t$, counted
+# from 0, and add it to $x_t$, the vector of the word that stands there. The model reads $x_t + p_t$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
     "Why does a transformer's encoder need to be told the positions?",
     quiz.wrong(
-        "Wider vectors let attention compare more features",
+        "They make the vectors wider, so that attention compares more features",
         "They are added, so the vectors are as wide as before.",
     ),
     quiz.right(
@@ -93,7 +92,7 @@ quiz.one_choice(
 # **Predict first.** For each of these, what goes wrong?
 #
 # 1. *The index.* Add the number $t$ to every entry of the word's vector.
-# 2. *The relative position.* Add $t / T$, where $T$ is the number of words in the text. It stays between 0 and 1.
+# 2. *The fraction of the length.* Add $t / T$, where $T$ is the number of words in the text. It stays between 0 and 1.
 # 3. *One-hot.* Give position $t$ a vector with a 1 in column $t$ and 0 elsewhere.
 
 # %% [markdown]
@@ -113,11 +112,11 @@ for t in (0, 1, 10, 100):
 #
 # Smaller steps would only put that off, and there is a second fault. A verb may need the word just before it, somewhere
 # in the middle of a text. The index adds $t\,u$ to the input, with the fixed vector $u = (1, \dots, 1)$; smaller steps
-# only make $u$ shorter. So the key becomes $x_t W_K + t\,(u W_K)$. So its score with a query $q$ gains $c\,t$, with the
+# only make $u$ shorter. The key becomes $x_t W_K + t\,(u W_K)$, and its score with a query $q$ gains $c\,t$, with the
 # same $c = q \cdot (u W_K)$ for every key. Plotted against $t$ that is a straight line, and a straight line is highest
 # at one of its ends. So a position in the middle never gains most.
 #
-# **The relative position** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40, so
+# **The fraction of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40, so
 # "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
 # middle can gain most.
 #
@@ -168,8 +167,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# In the original transformer each hand is a pair of numbers, the sine and the cosine of an angle. (The angle begins at
-# the top, as on a clock, so the sine comes first.) Sine and cosine waves are called **sinusoids**.
+# In the original transformer each hand is a pair of numbers, the sine and the cosine of an angle. Sine and cosine waves
+# are called **sinusoids**.
 #
 # A position gets $D$ numbers, as many as a word, so it has $D/2$ pairs, numbered $i = 0, 1, \dots$. In each step the
 # angle of pair $i$ grows by $\omega_i$ radians, its (angular) **frequency**; $2\pi / \omega_i$ steps are its period, or
@@ -494,8 +493,8 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # With $R_1$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win.
 # Before and after are told apart, because the rotation moves the peak to one side.
 #
-# All this needs pairs. With sines alone there is no matrix $R_r$: the same sine occurs once while it rises and once
-# while it falls, so it does not say what the next one is.
+# All this needs pairs. With sines alone there is no matrix $R_r$, because the next sine depends on the cosine, too. (At
+# $t = 0$ all sines are 0, and no matrix turns zeros into anything else.)
 #
 # Sinusoids grant every wish, though in a narrow encoding some distant positions are only slightly *different*:
 #
@@ -684,8 +683,8 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # $\cos(\omega t - \omega' s + \varphi)$ to the score, with two frequencies $\omega$ and $\omega'$ and a fixed angle
 # $\varphi$. Where the frequencies differ little, this looks below position 24 like a function of $t - s$, because the
 # two angles have hardly moved apart. Further on it drifts away. So a wide encoding allows many matrices that are right
-# at the first 24 positions and wrong later, and nothing in the training favours $R_{-1}$. ([What we tested of
-# this](#why-do-wide-sinusoids-fail))
+# at the first 24 positions and wrong later, and nothing in the training favours $R_{-1}$ ([what we
+# tested](#why-do-wide-sinusoids-fail)).
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
@@ -779,8 +778,9 @@ assert round((16 - neighbour) / 32**0.5, 2) == 0.12
 # same distance, would hand over another vector at each position, which later layers would have to undo. So values are
 # not turned.
 #
-# Sinusoids encode the position itself (absolute), rotary positions only the difference $t - s$ (relative). (A model
-# with rotary positions can still learn something of the absolute position: under a causal mask, later layers can.)
+# Sinusoids encode the position itself (absolute), rotary positions only the difference $t - s$ (relative). (Under a
+# causal mask later layers can still learn something of the absolute position, because how many words a word sees
+# depends on it.)
 #
 # | | sinusoids: **absolute** | rotary: **relative** |
 # |---|---|---|
@@ -789,8 +789,8 @@ assert round((16 - neighbour) / 32**0.5, 2) == 0.12
 # | applied | once, before the first layer; residual connections (chapter 8) carry them upwards | in every layer, so no layer relies on those below to pass positions on |
 #
 # Does that help beyond the trained length? Take the [task from before](#could-the-encoding-be-learned) again: attend to
-# the position before, trained on positions 0 to 23. There are no words here, so before they are turned all queries are
-# the same learned vector, and all keys another:
+# the position before, trained on positions 0 to 23. There are no words here, so all queries, before turning, are one
+# learned vector, and all keys another:
 
 
 # %% the same task with rotary positions tags=["hide-input"]
@@ -846,9 +846,9 @@ assert np.allclose(by_pairs, by_matrix)
 # Many open language models of today use rotary positions, among them Llama ([Touvron and others,
 # 2023](https://arxiv.org/abs/2302.13971)); [chapter 19](19_modern.ipynb#rope-turn-the-query-and-the-key) builds such a
 # model. Published code can differ from ours in two points: its pairs turn the other way, and some of it pairs not
-# neighbours but entry $i$ with entry $i + d_k/2$. If you train from scratch either does as well, because $W_Q$ and
-# $W_K$ can learn their columns in any order. Published weights work only with the layout that they were trained with. A
-# check of distances passes with every layout, so compare outputs, too. [Going
+# neighbours but entry $i$ with entry $i + d_k/2$. If you train from scratch, every variant works equally well, because
+# $W_Q$ and $W_K$ can learn their columns in any order. Published weights work only with the layout that they were
+# trained with. A check of distances passes with every layout, so compare outputs, too. [Going
 # further](#other-ways-to-encode-the-distance) has other ways to encode the distance.
 
 # %% [markdown]
@@ -928,16 +928,16 @@ for t in range(4):
 # The check that finds it: **one at a time must equal all at once**. The cure is to say where the word stands, which is
 # why the modules above have `start`, and `sinusoidal_encoding` takes positions. One `start` serves a batch only if all
 # its texts begin in the same column. If shorter texts are padded on the left, each needs positions of its own, because
-# its first word must stand at 0. (Rotary scores stay the same if a whole text is shifted. Keys that are kept have been
-# turned already, by their own positions.)
+# its first word must stand at 0. (Rotary scores stay the same if a whole text is shifted. But a new query needs its
+# true position, because the kept keys have been turned by theirs.)
 
 # %%
 counted = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])
 assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 
 # %% [markdown]
-# This check also passes if positions have no effect at all, because then both ways agree, too. To find that where
-# positions are added, feed an encoder one word six times: all six outputs must differ. (With rotary positions they are
+# This check also passes if positions have no effect at all, because then both ways agree, too. To detect that in an
+# encoder that adds positions, feed it one word six times: all six outputs must differ. (With rotary positions they are
 # equal, because the values are. So use different words, and swap two: the output of a third must change.) In a trained
 # model, shuffle the words of new texts: if the loss hardly rises, the order is hardly used. And plot the mean loss at
 # each position, also past the training length: a jump there means that the model does not extrapolate.
@@ -1181,8 +1181,8 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # Later encodings also point out of this subspace, in directions in which $A$ has hardly changed. Is that the cause?
 # Project each encoding onto the 12 dimensions, and train on all 48 positions (3,000 steps from $A = 0$): now $A$ is
 # right at every one of them, so a solution exists there. But after 3,000 steps on only the first 24 positions,
-# projected or not, every later one is wrong. So leaving the other directions out is no cure: the 24 positions do not
-# decide which solution is found. Nor is too little data the whole answer, because width 32 succeeds with the same 24.
+# projected or not, every later one is wrong. So leaving the other directions out is no cure: the 24 positions alone do
+# not lead to it. Nor is too little data the whole answer, because width 32 succeeds with the same 24.
 #
 # Below, *outside* is the share of the squared length of encodings 24 to 47 that lies outside the subspace. *Trained on
 # 24* is the chapter's experiment, 500 steps at its best learning rate. The last column is another, with 3,000 steps at
@@ -1424,3 +1424,49 @@ assert round(near[128], 2) == 0.99 and round(near[32], 2) == 0.71
 # vectors are random (last column). Sinusoidal positions are recovered less often, because neighbours are similar: in
 # wide spaces, an answer that is wrong is nearly always off by one. (All this with words $\sqrt 2$ times as long as
 # positions.)
+
+# %% [markdown]
+# ### Short answers
+#
+# - **Why do the frequencies shrink by a factor, and not in equal steps?** Equal steps waste pairs. With 1, 0.75, 0.5
+#   and 0.25 all four hands return together after $8\pi \approx 25.1$ steps, so position 25 is more like position 0 than
+#   position 1 is. Shrinking by 10, four pairs reach 6,283.
+# - **Do rotary positions make far words count less?** Not in general. Each pair adds a cosine wave of the distance to
+#   the score, and a wave does not shrink. For any distance there are queries and keys that score highest there
+#   ([Barbero and others, 2024](https://arxiv.org/abs/2410.06205)).
+# - **What if a text is longer than the learned rows?** Cut it, or read it in overlapping chunks. Or interpolate new
+#   rows between the old ones, so that none starts as noise, and train on, as is done for larger images ([Dosovitskiy
+#   and others, 2021](https://arxiv.org/abs/2010.11929)).
+# - **What do positions cost?** Sinusoids and rotary positions have no parameters, because they are computed.
+#   [BERT-base](https://arxiv.org/abs/1810.04805) learns $512 \times 768 = 393{,}216$, of about 110 million. Turning a
+#   query of width 64 takes 128 products; projecting it from width 512 takes 32,768.
+# - **May the angles be computed in 16 bits?** Better not. bfloat16 keeps 8 binary digits, so it rounds 257 to 256, and
+#   two positions become one. Compute angles, sines and cosines in float32 ([a mistake once found in a published
+#   Llama](https://github.com/huggingface/transformers/pull/29285)).
+# - **Must sines and cosines alternate?** No. With all sines first the columns are only in another order, and in an
+#   untrained model no column is special. Trained weights need the order that they were trained with.
+# - **What if the width is odd?** One sine lacks its cosine. Since $\sin a \sin b = \frac12(\cos(a - b) - \cos(a + b))$
+#   contains the sum of the angles, too, the dot product would no longer depend on the distance alone. Choose an even
+#   width, or leave the last column 0.
+# - **Can a trained model change its kind of positions?** Not without more training, because its matrices were fitted to
+#   one kind. One exchange is safe: a learned table that is filled with the sinusoids returns the same vectors, so the
+#   outputs stay the same, and it can be trained from there.
+# - **Does a good score show that a model uses order?** No, because single words can give the answer away, as *awful* in
+#   a review. On many tests of the GLUE collection BERT models kept 75 to 90 percent of their correct answers when words
+#   were shuffled ([Pham and others, 2021](https://arxiv.org/abs/2012.15180)).
+# - **How do images get positions?** An image is cut into squares. Half of the entries can encode a square's row, and
+#   half its column. One learned vector for each square did about as well ([Dosovitskiy and others,
+#   2021](https://arxiv.org/abs/2010.11929)).
+# - **When should positions be left out?** When order means nothing, as in a set of points. Without positions and masks,
+#   reordering the inputs only reorders the outputs, and with them a model would have to learn that from examples ([Lee
+#   and others, 2019](https://arxiv.org/abs/1810.00825)).
+# - **Must every entry of a query be turned?** No. GPT-NeoX-20B turns only a quarter of the entries of each query and
+#   key ([Black and others, 2022](https://arxiv.org/abs/2204.06745)). The rest compare words alike at every distance,
+#   because no rotation touches them.
+
+# %% tags=["proof"]
+equal_steps = np.array([1, 0.75, 0.5, 0.25])
+far, near_by = (np.cos(t * equal_steps).sum() for t in (25, 1))
+assert far > 3.9 > 3.2 > near_by and round(8 * np.pi, 1) == 25.1
+assert 512 * 768 == 393_216 and 512 * 64 == 32_768 and 32 * 4 == 128
+assert torch.tensor(257.0).bfloat16() == 256

@@ -18,7 +18,7 @@
 # model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 27 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 9 more
+# takes about 27 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 13 more
 # minutes. Only the code? Read [the definition](#the-definition), [In code](#in-code) and [the PyTorch
 # module](#the-same-as-a-pytorch-module).
 
@@ -107,9 +107,9 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # ## Would one head do?
 #
 # Did the verb need two heads? A head adds up all that it compares into one score for each word, so however wide it is,
-# it has one row of weights for the verb, and gives it one average. What went into an average cannot in general be read
-# back. Let words be numbers for a moment. With equal weights even the order would be lost, so let the head give the
-# weight $\tfrac23$ to the first noun and $\tfrac13$ to the last. The pair 1, 5 then gives
+# it has one row of weights for the verb, and gives the verb one average, which in general cannot be taken apart. Let
+# words be numbers for a moment. With equal weights even the order would be lost, so let the head give the weight
+# $\tfrac23$ to the first noun and $\tfrac13$ to the last. The pair 1, 5 then gives
 # $\tfrac23 \cdot 1 + \tfrac13 \cdot 5 = \tfrac73$. So does the pair 2, 3, and every pair on the red line below. A
 # second head, with the weights $\tfrac13$ and $\tfrac23$, gives $\tfrac{11}3$ for 1, 5 and for every pair on the blue
 # line. The lines cross at only one point, so two averages together determine the pair:
@@ -141,9 +141,8 @@ plt.show()
 # entries, but these tell no more than the 8 did. If the weights do not depend on the nouns, one head, however wide,
 # gives 8 equations for 16 unknowns: they fix 8 combinations of the numbers, and leave 8 others free. Half of what is
 # needed is lost. Two heads of width 8 also hand over 16 numbers, but from two different averages: 16 equations, and
-# nothing is lost. (All this is for nouns that may be any vectors, and for what can be read off by a matrix.) (The half
-# is [measured below](#why-exactly-half). If nouns fill more than 8 numbers, two heads of width 8 [lose some,
-# too](#what-if-nouns-fill-more-than-half-of-a-word).)
+# nothing is lost. All this is for nouns that may be any vectors. (The half is [measured below](#why-exactly-half). If
+# nouns fill more than 8 numbers, two heads of width 8 [lose some, too](#what-if-nouns-fill-more-than-half-of-a-word).)
 #
 # And the verb above? With *dog* and *man* alone, one head with the weights $\tfrac23$ and $\tfrac13$ would do, because
 # only a few pairs are possible, and no two of them have the same average.
@@ -170,8 +169,8 @@ plt.show()
 # Why $d_k = D / H$? Because the heads then have $H d_k = D$ columns together, so the layer has as many parameters and
 # multiplications as with a single wide head ($H = 1$, and a $W_O$ after it). The price is that a narrower head compares
 # fewer numbers of each word. If it has only one or two numbers for each word, a query can hardly pick out any one word
-# it wants from many, because their keys then lie too close together ([how few are too
-# few](#what-if-a-head-is-too-narrow)).
+# it wants from many: with one number only the largest or the smallest key can win, and with two the keys lie close
+# together ([how few are too few](#what-if-a-head-is-too-narrow)).
 
 # %% [markdown]
 # ### Heads are a sum
@@ -191,13 +190,13 @@ plt.show()
 # 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
 #
 # Head $h$, with its attention weights $A^{(h)}$, adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. The last two matrices could be
-# multiplied into one of shape $(D, D)$. With more than two heads they are kept apart, because they have only $2 D d_k$
-# numbers together, instead of $D^2$. (With one head of width $D$, $W_O$ adds nothing that $W_V$ could not do.) If all
-# heads had the same weights $A$, the sum would be $A X \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. One wide head
-# computes the same, if its $W_Q$ and $W_K$ are those of one of the heads, filled up with zeros (and scaled, because it
-# divides by another root). So several heads gain only where their attention weights differ. And a sum has no order: if
-# two heads change places, together with their rows of $W_O$, the layer computes the same. So *head 3* of one trained
-# model need not be like *head 3* of another.
+# multiplied into one of shape $(D, D)$. They are kept apart, because with more than two heads they have fewer numbers,
+# $2 D d_k$ instead of $D^2$. (With one head of width $D$, $W_O$ adds nothing that $W_V$ could not do.) If all heads had
+# the same weights $A$, the sum would be $A X \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. One wide head computes
+# the same, if its $W_Q$ and $W_K$ are those of one of the heads, filled up with zeros (and scaled, because it divides
+# by another root). So several heads gain only where their attention weights differ. And a sum has no order: if two
+# heads change places, together with their rows of $W_O$, the layer computes the same. So *head 3* of one trained model
+# need not be like *head 3* of another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -787,9 +786,9 @@ assert parted < 0.005
 #
 # Why? Training corrects each matrix according to how a change in it would change the error, and a head affects the
 # error only through its own rows of $W_O$. Two heads that are equal, rows included, get equal corrections, so they stay
-# equal. If they differ, so in general do their corrections, and presumably a task that one average cannot solve rewards
-# the difference. Different starts break the *symmetry*, and the task pulls the heads apart. Where one average would do,
-# nothing forces heads to differ.
+# equal. If they differ, their corrections in general differ, too, and presumably a task that one average cannot solve
+# rewards the difference. Different starts break the *symmetry*, and the task pulls the heads apart. Where one average
+# would do, nothing forces heads to differ.
 #
 # Does the layer of two different heads need both? Switch one off after training, by setting its rows of $W_O$ to 0, and
 # measure again. This is an **ablation**:
@@ -900,7 +899,8 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # Does head 3 find out who bit? It seems to: *bit* gives *dog* 1.00 in *the dog bit the man*, and *man* 1.00 in *the man
 # bit the dog*. But only because the biter is the word before: in *the dog that bit the man ran*, *bit* looks at *that*.
-# In this pair head 11, for example, hardly depends on the order: it gives *dog* 0.31 in the one and 0.28 in the other.
+# In the first two sentences head 11, for example, hardly depends on the order: it gives *dog* 0.31 in the one and 0.28
+# in the other.
 
 # %% tags=["proof"]
 for text, biter, of_dog in (
@@ -918,7 +918,7 @@ for text, biter, of_dog in (
 # [above](#why-do-heads-become-different), and measure how much worse the model does on new text. [Chapter
 # 15](15_pretrained.ipynb) does that with every head of this model. [Going
 # further](#what-else-do-heads-do-and-can-they-be-removed) describes what else heads do, which of them can be removed,
-# and what may be the reason why six of these twelve heads give much of their weight to `[CLS]`.
+# and a possible reason why six of these twelve heads give much of their weight to `[CLS]`.
 
 # %% [markdown]
 # ## Exercises
@@ -1173,7 +1173,7 @@ verdict
 # attention runs several times side by side, in narrow heads with matrices of their own. The layer then has as many
 # parameters and multiplications as with a single wide head and a $W_O$. Each head writes through its own rows of $W_O$,
 # and what they write is added up. In our task training made the heads differ. It could, because they did not start
-# equal, and presumably did because one average would not do.
+# equal, and presumably it did so because one average was not enough.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1187,7 +1187,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Six questions about heads, and a common bug.
+# Six questions about heads, a common bug, and short answers to twelve more questions.
 #
 # ### Why exactly half?
 #
@@ -1263,12 +1263,12 @@ plt.show()
 #
 # ### Could one head escape by other means?
 #
-# - *Could its weights depend on the nouns themselves?* Yes. If they are nearly equal, and what arrives is read off by a
-#   matrix, that gains one number. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores differ by
-#   $q \cdot (k_a - k_b)$, one number about the nouns' difference, which an average with nearly equal weights loses. The
-#   weights themselves carry this number. Let one entry of the values be 1 for the first word, 0 for the verb and −1 for
-#   the last: its blend is the first noun's weight minus the last's. So with nouns of six numbers 6 + 1 of 12 arrive,
-#   and 5 are lost, 0.417, instead of half. Where the head's keys see the positions only, it misses half.
+# - *Could its weights depend on the nouns themselves?* Yes. If the weights are nearly equal, and what arrives is read
+#   off by a matrix, that gains one number. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores
+#   differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference, which an average with nearly equal weights
+#   loses. The weights themselves carry this number. Let one entry of the values be 1 for the first word, 0 for the verb
+#   and −1 for the last: its blend is the first noun's weight minus the last's. So with nouns of six numbers 6 + 1 of 12
+#   arrive, and 5 are lost, 0.417, instead of half. Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into different numbers from those of the last noun?* Not in the first layer.
 #   The matrix is the same for every word, and a position is only added, so both nouns are written into the same
 #   numbers.
@@ -1318,8 +1318,8 @@ for size in (8, 12, 16):
 # so half is missed: a tie with one head. (The extra 0.01 is chance in the draw, and the price of fitting on one sample
 # and measuring on another.) Apart from such hundredths, two heads never do worse in this test, and they gain most where
 # a few numbers of each word are enough. That may be the usual case: to agree with its subject, a verb needs to know
-# *one or many?*, and not all that the subject means. Two narrow heads hand over as much as one wide head. What they
-# give up is in the comparing: each compares fewer numbers of each word ([why that
+# *one or many?*, and not all that the subject means. Two narrow heads hand over as many numbers as one wide head. What
+# they give up is in the comparing: each compares fewer numbers of each word ([why that
 # matters](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
@@ -1457,3 +1457,52 @@ for name, merge in [
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
 assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
+
+# %% [markdown]
+# ### Short answers
+#
+# - **Why concatenate the heads, and not average them?** An average loses which head found what: $(1, 0)$ from head 1
+#   and $(0, 1)$ from head 2 have the average $(0.5, 0.5)$, and so have $(0, 1)$ and $(1, 0)$. After concatenating,
+#   $W_O$ can still average, because averaging is linear.
+# - **What happens if scores are divided by $\sqrt D$ by mistake?** No error, because shapes and row sums stay right.
+#   With $d_k = D / H$ scores come out $\sqrt H$ times too small (2.8 times with eight heads), so the weights are too
+#   even. Training can make up for it with larger queries. Loaded weights give wrong outputs.
+# - **Must $H \cdot d_k$ equal $D$?** No, because $W_O$ may have the shape $(H d_k, D)$, and still returns $D$ numbers.
+#   The largest T5 has $D = 1024$ but 128 heads of 128, which hand over 16,384 numbers ([Raffel and others,
+#   2020](https://arxiv.org/abs/1910.10683)). The price is more parameters and multiplications.
+# - **Do eight heads of 64 compare like one of 512?** No, because each head has its own softmax. Scaled scores
+#   $(5, 5, 0)$ in one head and $(5, 0, 5)$ in another give word 1 a weight of 0.498 each time. Added up before a single
+#   softmax, they would give it 0.987.
+# - **Are heads there to make the computation parallel?** No. One head already computes all words at once, because
+#   attention is a few matrix products. Heads are there to give each word several averages.
+# - **Can I change the number of heads of a trained model?** Not without more training. The parameters of
+#   `MultiHeadAttention(12, 3)` load into `MultiHeadAttention(12, 4)` without an error, because all shapes agree. But
+#   the rows are cut elsewhere, and $d_k$ changes, so the outputs are wrong. A comparison with the original's shows it.
+# - **May I look at the weights averaged over the heads?** With care: the average can show a pattern that no head has.
+#   If head 1 gives $(1, 0, 0)$ and head 2 $(0, 0, 1)$, it is $(0.5, 0, 0.5)$. And a head whose values are nearly 0
+#   counts as much as any other.
+# - **Should all heads have the same mask?** For what must stay hidden, yes: a single head that sees a later word can
+#   hand it on through $W_O$. Otherwise heads may differ. ALiBi ([chapter
+#   5](05_position.ipynb#other-ways-to-encode-the-distance)) subtracts another multiple of the distance in each: with 8
+#   heads ½, ¼, …, 1/256.
+# - **Does head 3 of the next layer continue this layer's head 3?** Not in particular. Through $W_O$ every head can
+#   write into all $D$ numbers, and every head of the next layer reads all $D$. So head 3 there may as well use what
+#   head 1 found here.
+# - **Does a term in the loss make heads differ?** Not in the transformer of 2017, which was trained only to predict its
+#   translations. Rewarding heads that differ has been tried, and was reported to improve translation ([Li and others,
+#   2018](https://arxiv.org/abs/1810.10183)).
+# - **Does a head have only one job?** Not necessarily, because its matrices are fixed but its queries depend on the
+#   words. In one head a verb's query may ask for a noun, and a noun's query for an adjective. And several heads may
+#   share a job, because their outputs are added.
+# - **Which of the four biases matter?** The query's and the output's. A key's bias adds the same number to all scores
+#   of a row, so the softmax cancels it (with rotary positions it does not). A value's bias arrives unchanged, because
+#   weights sum to 1, so the output's bias can replace it.
+
+# %% tags=["proof"]
+one, other = np.array([5, 5, 0]), np.array([5, 0, 5])
+assert softmax(one)[0].round(3) == softmax(other)[0].round(3) == 0.498
+assert softmax(one + other)[0].round(3) == 0.987 and round(8**0.5, 1) == 2.8
+three, four = MultiHeadAttention(12, 3), MultiHeadAttention(12, 4)
+four.load_state_dict(three.state_dict())
+x = torch.randn(1, 5, 12)
+assert not torch.allclose(three(x, x, x), four(x, x, x), atol=1e-3)

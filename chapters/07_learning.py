@@ -14,7 +14,7 @@
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
 # 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 30 minutes to read, and 45
-# for the exercises. [Going further](#going-further), at the end, takes 13 more minutes. Only the code? Read [the
+# for the exercises. [Going further](#going-further), at the end, takes 16 more minutes. Only the code? Read [the
 # backward pass](#the-backward-pass-for-all-queries), [the training loop](#learning-to-look-things-up) and [the four
 # checks](#break-it-a-cut-in-the-record).
 
@@ -88,11 +88,11 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # weights become 0.173, 0.042 and 0.785, the output (0.958, 0.785), and the loss 0.3092 instead of 0.2959. So it rises
 # by 0.0133, about 0.13 for each unit of score.
 #
-# Now in general. Raise the scaled score of *man* by a small $\delta$. Its exponential grows by a fraction $\delta$, so
-# if the sum stayed as it was its weight would gain $0.768 \, \delta$. But the weights must still sum to 1, so this gain
-# is taken back from all three, in proportion to their weights. The gain raises the loss by 0.723 a unit. Each unit
-# taken back comes from the three in these proportions, so it lowers the loss by the *average* of their gradients,
-# weighted in the same way:
+# Now in general. (From here on, numbers are computed from unrounded ones.) Raise the scaled score of *man* by a small
+# $\delta$. Its exponential grows by a fraction $\delta$, so, if the sum stayed as it was, its weight would gain
+# $0.768 \, \delta$. But the weights must still sum to 1, so this gain is taken back from all three, in proportion to
+# their weights. The gain raises the loss by 0.723 a unit. Each unit taken back comes from the three in these
+# proportions, so it lowers the loss by the *average* of their gradients, weighted in the same way:
 #
 # $$0.187 \cdot (-0.045) + 0.045 \cdot 0 + 0.768 \cdot 0.723 = 0.546 .$$
 #
@@ -234,8 +234,8 @@ drawing.text(at[5], 1.72, "0.296 → 0.283", color=plots.TEAL, size=9)
 plt.show()
 
 # %% [markdown]
-# Blue is the forward pass, red the backward pass, with the gradient that arrives at each stage, and teal what one step
-# changes.
+# Blue is the computation of the loss, red the backward pass, with the gradient that arrives at each stage, and teal
+# what one step changes.
 
 # %% one step, and the loss after it tags=["hide-input"]
 w_q = np.array([[0, 2.0], [2, 0], [0, 0]])
@@ -310,7 +310,7 @@ quiz.one_choice(
 # In self-attention a word is query, key and value at once, so its gradient is a sum of three terms:
 # $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 #
-# In code, for one sentence:
+# In code:
 #
 # ```python
 # d_value = weights.T @ d_output  # (S, d_v)
@@ -394,8 +394,8 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$, and the largest gradient is
 # about 0.6. Check in 64-bit floats, as here: [32 bits are too few](#how-small-a-step-in-a-gradient-check). PyTorch's
 # own check is `torch.autograd.gradcheck`. Check the words' gradient, $dX$, too: if your code forgets two of its three
-# terms, $dQ$, $dK$ and $dV$ still pass. And a check that passes has compared the backward pass with *your* forward
-# pass. It cannot find a wrong axis, mask, label or update: test on new examples, or compare with a reference.
+# terms, $dQ$, $dK$ and $dV$ still pass. A check that passes has compared the backward pass with *your* forward pass, so
+# it cannot find a wrong axis, mask, label or update: test on new examples, or compare with a reference.
 
 # %% [markdown]
 # ## Let the machine do it
@@ -405,17 +405,17 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 #
 # - During the **forward pass**, which computes the loss, it records the operations on its arrays, which it calls
 #   **tensors**. This record is the **computation graph**. It also keeps the numbers that the backward pass needs, for
-#   attention $A$, $V$, $Q$, $K$ and $X$, so training takes more memory than inference. In long texts $A$ is the
-#   largest, with $T \times S$ numbers for each head (fused kernels compute it again instead, [chapter
-#   20](20_one_gpu.ipynb#attention-without-the-score-matrix)). (Inside `torch.no_grad()` nothing is recorded.)
+#   attention $A$, $V$, $Q$, $K$ and $X$, so training takes more memory than answering. In long texts $A$ is the
+#   largest, with $T \times S$ numbers for each head ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)
+#   computes it again instead). Inside `torch.no_grad()` nothing is recorded.
 # - `loss.backward()` walks the graph once, from the loss back. Such a walk gives the derivatives of one number with
 #   respect to everything before it (**reverse mode**). The walk costs about twice as much as the forward pass, since
-#   each matrix product needs two backwards, one for each factor. *Forward mode* starts at one parameter and gives the
-#   derivatives of everything after it, so a million parameters need a million walks. (Autograd is exact up to rounding:
-#   at each recorded operation it applies that operation's own rule.)
+#   each matrix product needs two on the backward pass, one for each factor. *Forward mode* starts at one parameter and
+#   gives the derivatives of everything after it, so a million parameters need a million walks. (Autograd is exact up to
+#   rounding: at each recorded operation it applies that operation's own rule.)
 # - Afterwards each tensor made with `requires_grad=True` has its gradient in `.grad` (or `None`, if the loss does not
-#   depend on it). `backward()` *adds* to `.grad`, so clear it before each step. If you forget, step 100 follows the sum
-#   of a hundred gradients, and no error is raised.
+#   depend on it). `backward()` *adds* to `.grad`, so clear it before each backward pass. If you forget, step 100
+#   follows the sum of a hundred gradients, and no error is raised.
 
 # %%
 import torch
@@ -740,9 +740,9 @@ for step in (0, 80, 100, 120, 140, 1000):
 # By step 80 the loss has come down by 0.4, and the weights are nearly as even as at the start. Then, within sixty
 # steps, the diagonal appears and the loss drops to almost nothing.
 #
-# So the loss falls first. Why? Call minus the gradient of the right entry's score its *push*: where it is positive, a
-# step raises the score. The lower panel shows the mean push of 1,000 questions about new notes, relative to its largest
-# value, and the mean weight on the right name:
+# So the loss falls first. Why? For each question, let the *push* be the gradient of the right entry's score with its
+# sign reversed: where it is positive, a step raises that score. The lower panel shows the mean push of 1,000 questions
+# about new notes, relative to its largest value, and the mean weight on the right name:
 
 
 # %% which way the right scores are pushed tags=["hide-input"]
@@ -778,11 +778,11 @@ figure.align_ylabels()
 plt.show()
 
 # %% [markdown]
-# Before training the pushes nearly balance: 64 percent are upwards here, 47 and 65 with two other seeds, where half
-# would be no agreement at all. Why? Suppose that the untrained maps ($W_V$, $W_O$ and the one to the logits) happen to
-# turn a 1 into a vote for 1, but a 7 into a vote *against* 7. Then looking at Cleo helps in a note with *Cleo 1*, and
-# hurts in one with *Cleo 7*. All notes share $W_Q$ and $W_K$, so much of this cancels, and at first no look-up forms.
-# What happens then has three parts:
+# Before training the pushes go both ways: 64 percent are upwards here, 47 and 65 with two other seeds, and half would
+# mean no agreement at all. Why? Suppose that the untrained maps ($W_V$, $W_O$ and the one to the logits) happen to turn
+# a 1 into a vote for 1, but a 7 into a vote *against* 7. Then looking at Cleo helps in a note with *Cleo 1*, and hurts
+# in one with *Cleo 7*. All notes share $W_Q$ and $W_K$, so much of this cancels, and at first no look-up forms. What
+# happens then has three parts:
 #
 # 1. *Values.* $W_V$ and the linear maps after the blend can learn without a look-up. With even weights a question
 #    receives the mean of five values. That says which digits are in the note, but not which one was asked for: enough
@@ -837,9 +837,9 @@ assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
 # All three models answer every question, with about two thirds of the weight on the right name. But a learning rate of
-# 1 is large: with 3 of the 20 seeds from 0 to 19 training **diverges**, the steps grow until the loss is NaN. At 0.5
-# these three do not, in 400 steps. (And what was learned covers the eight names only: to an unseen name's rows of $W_Q$
-# and $W_K$ no gradient comes.)
+# 1 is large: with 3 of the 20 seeds from 0 to 19 training **diverges**: the steps grow until the loss is NaN. At 0.5
+# these three do not, in 400 steps. (And it covers only names seen in training: an unseen name's rows of $W_Q$ and $W_K$
+# get no gradient.)
 #
 # What did training make of $W_Q$ and $W_K$? Leave the biases aside, and look only at the name in each vector. A name is
 # a single 1, so what it adds to a query is one row of $W_Q$, and to a key one row of $W_K$. The first eight rows belong
@@ -859,7 +859,7 @@ plt.show()
 
 # %% [markdown]
 # Each name scores itself 1.7 to 2, and the others about −0.25 on average, a lead of about 2.1. A softmax depends only
-# on differences, so count the own score as 2.1 and the other four as 0: the weight is $e^{2.1} / (e^{2.1} + 4) = 0.67$.
+# on differences, so count its own score as 2.1 and the other four as 0: the weight is $e^{2.1} / (e^{2.1} + 4) = 0.67$.
 
 # %% tags=["proof"]
 diagonal = np.diagonal(found).mean()
@@ -922,7 +922,7 @@ quiz.one_choice(
 #
 # Suppose the scores get no gradient. `weights.detach()` sees to that: it gives the same numbers without their record, a
 # *stop-gradient*. So the backward pass is cut: the values and the maps after the blend still learn, the scores do not.
-# (`new_model()` makes the whole model, without the cut and with the same start.)
+# (`new_model()` makes the whole model.)
 
 
 # %%
@@ -1017,15 +1017,14 @@ assert all(
 #
 # (For a wrong first loss, see [here](#the-first-number-to-look-at).) A loss that *stays* at $\ln V$ means that the
 # model does no better than equal guesses: the gradient is missing, the step far too small, or the labels do not belong
-# to the inputs. On a plateau below it the model only bets: it has not yet learned the rest, or cannot. A gradient that
-# is missing or all zeros usually means a cut, or a part that nothing uses, or at the first step [matrices of
-# zeros](#what-if-matrices-start-at-zero). If the third check fails, the learning rate is too large, or else the sign,
-# the update or the gradient is wrong. The cut model passes it, because only what has a gradient moves. If the fourth
-# fails at several learning rates, the model cannot get at what it needs: the cut one answers the five questions of a
-# note nearly alike.
+# to the inputs (if, as here, all answers are equally frequent). On a plateau below it the model only bets: it has not
+# yet learned the rest, or cannot. A gradient that is missing or all zeros usually means a cut, or a part that nothing
+# uses, or at the first step [matrices of zeros](#what-if-matrices-start-at-zero). If the third check fails, the
+# learning rate is too large, or else the sign, the update or the gradient is wrong. The cut model passes it, because
+# only what has a gradient moves. If the fourth fails at several learning rates, the model cannot get at what it needs:
+# the cut one answers the five questions of a note nearly alike.
 #
-# In the third check the squared length is the sum of the squares of all entries of all parameters' gradients (if
-# rounding hides the fall, compute in 64 bits):
+# In the third check the squared length is the sum of the squares of all entries of all parameters' gradients:
 
 # %%
 model = new_model()
@@ -1276,7 +1275,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Eight points about gradients, masks and initialisation. Later chapters repeat what they need of them.
+# Eight points about gradients, masks and initialisation, and short answers. Later chapters repeat what they need of
+# them.
 
 # %% [markdown]
 # ### Why does the best bet cost that much?
@@ -1427,12 +1427,12 @@ assert 1e-6 < min(off[32].values()) < 1e-4
 # With a large step one measures a chord, and its error falls with the square of the step. (With nudges in one direction
 # only, the error falls only in proportion to the step; up and down, that part cancels.) With a tiny one the two losses
 # differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ is small
-# enough for the error of the chord and large enough for rounding. In 32-bit floats, in which most of this book trains,
-# no step is good for more than four or five digits, and at $10^{-7}$ the nudge no longer changes the loss at all, so
-# the whole gradient is missed. So check gradients in 64 bits. If formula and quotient agree there, the difference was
-# rounding. A real mistake remains, whatever the step. (A function with a kink, such as $\max(0, x)$ in [chapter
-# 8](08_encoder.ipynb), can fail the check although there is no mistake, where a nudge crosses the kink. That is one
-# entry here and there, and a shorter nudge or another input avoids it.)
+# enough to make the chord's error tiny, and large enough to keep rounding tiny. In 32-bit floats, in which most of this
+# book trains, no step is good for more than four or five digits, and at $10^{-7}$ the nudge no longer changes the loss
+# at all, so the whole gradient is missed. So check gradients in 64 bits. If formula and quotient agree there, the
+# difference was rounding. A real mistake remains, whatever the step. (A function with a kink, such as $\max(0, x)$ in
+# [chapter 8](08_encoder.ipynb), can fail the check although there is no mistake, where a nudge crosses the kink. That
+# is one entry here and there, and a shorter nudge or another input avoids it.)
 
 # %% [markdown]
 # Where gradients are much larger or smaller than here, divide the difference between formula and quotient by the size
@@ -1564,11 +1564,11 @@ assert 2.2 < np.mean(alone[-20:]) < 2.4
 
 # %% [markdown]
 # With either half given, the rest is learned in fewer than 50 steps, and the two counts together are smaller than the
-# count from the start. So there each half delays the other: while the values mean nothing, no entry is better than
-# another, and without a look-up every value is blended with four others. Which moves first, the counts do not say, but
-# the [cut model](#break-it-a-cut-in-the-record) suggests it: values can bring the loss down to 1.6 alone, and no
-# further. $W_Q$ and $W_K$ alone hardly lower it: it stays at 2.3, presumably because an output that stays random could
-# not read the digit even from a perfect look-up.
+# count from the start. So in a run from the start each half delays the other: while the values mean nothing, no entry
+# is better than another, and without a look-up every value is blended with four others. Which moves first, the counts
+# do not say, but the [cut model](#break-it-a-cut-in-the-record) suggests it: values can bring the loss down to 1.6
+# alone, and no further. $W_Q$ and $W_K$ alone hardly lower it: it stays at 2.3, presumably because an output that stays
+# random could not read the digit even from a perfect look-up.
 
 # %% [markdown]
 # ### Where does the gradient begin?
@@ -1659,3 +1659,60 @@ assert largest > 0.98
 # steps the loss of these three is still about 1.5 to 2.1: the look-up has been learned at best in part. (Saturation
 # need not be the only cause: each matrix also multiplies the other's gradient, so at the same learning rate the scores
 # move in far larger steps.)
+
+# %% [markdown]
+# ### Short answers
+#
+# - **Is backpropagation the same as gradient descent?** No. Backpropagation computes the gradient and changes no
+#   parameter. Gradient descent changes the parameters, and does not care how the gradient was found: with slopes from
+#   nudging it would take nearly the same steps, far more slowly.
+# - **Why follow a random batch, and not all examples at once?** The mean gradient of independently drawn examples is
+#   right on average, and its chance error falls with the root of their number. A hundred times the examples cost a
+#   hundred times the work, for an error ten times smaller.
+# - **Why is the opposite of the gradient the best direction?** Of all short steps of one length, it has the lowest dot
+#   product with the gradient, because its cosine is $-1$. That holds for short steps only, since further on the
+#   gradient is a different one.
+# - **Is the loss convex, like a bowl with one bottom?** No, because $W_Q, W_K$ and $-W_Q, -W_K$ (biases included) give
+#   the same scores, and so the same loss. Halfway between them both are 0 and all weights even. In a bowl that could
+#   not be worse than the ends, but wherever the look-up helps it is.
+# - **Does a gradient of 0 mean that the best is reached?** No: it says only that no step helps to first order.
+#   $L = (1 - a b)^2$ has both derivatives 0 at $a = b = 0$, where $L$ is 1, though $a = b = 1$ gives 0. This is a
+#   *saddle point*, from which some directions lead down and others up.
+# - **Do two seeds that both succeed find the same matrices?** Not in general, because different matrices can give the
+#   same scores: double $W_Q$ and halve $W_K$ (biases too), and neither scores nor loss change. So compare the weights
+#   that two models compute, and not their matrices.
+# - **Does a masked key still learn?** Not from queries that may not attend to it: the weight 0 is a factor of its
+#   score's and its value's gradient. From all others it does, since the gradients of all uses add up. So only a key
+#   that is masked for every query gets none.
+# - **What do `detach()`, `no_grad()` and `model.eval()` each switch off?** `detach()` cuts the record at one tensor;
+#   `no_grad()` records nothing inside its block. `model.eval()` leaves the record alone, and sets layers such as
+#   dropout ([chapter 8](08_encoder.ipynb#the-encoder-layer)) to their behaviour outside training. A test wants the last
+#   two together, because neither does the other's work.
+# - **Is autograd symbolic, and do loops and branches disturb it?** It writes no formula and nudges nothing, so it is
+#   neither symbolic nor numerical ([Baydin and others, 2018](https://arxiv.org/abs/1502.05767)). Loops and branches are
+#   fine, because only operations that ran are recorded. The choice of a branch gets no gradient, since it is a yes or
+#   no.
+# - **Where must `zero_grad()` stand?** Anywhere after one `step()` and before the next `backward()`. Between
+#   `backward()` and `step()` it deletes the gradients that the step needs: no parameter moves, the loss only varies
+#   from batch to batch, and no error is raised.
+# - **What does overfitting one batch not show?** That the labels are right, or that anything general was learned,
+#   because it asks only about examples already seen. A large enough network memorises random labels, too ([Zhang and
+#   others, 2017](https://arxiv.org/abs/1611.03530)), and a model that sees its answer also passes.
+# - **Can one also train attention weights directly?** Yes: a row's weights sum to 1, like probabilities, so minus the
+#   logarithm of the right key's weight can be added to the loss. That takes labels. [Liu and others
+#   (2016)](https://aclanthology.org/C16-1291) took them from a program that aligns words, and report better
+#   translations.
+
+# %% tags=["proof"]
+a, b = (torch.zeros((), requires_grad=True) for _ in range(2))
+(1 - a * b).square().backward()
+assert a.grad == b.grad == 0
+whole, mirrored, halved = (new_model() for _ in range(3))
+with torch.no_grad():
+    for w, factor in ((mirrored.attention.w_q, -1), (mirrored.attention.w_k, -1)):
+        w.weight.mul_(factor), w.bias.mul_(factor)
+    for w, factor in ((halved.attention.w_q, 2), (halved.attention.w_k, 0.5)):
+        w.weight.mul_(factor), w.bias.mul_(factor)
+    for other in (mirrored, halved):
+        same = other(*as_vectors(*shown))[1]
+        assert torch.allclose(same, whole(*as_vectors(*shown))[1], atol=1e-6)

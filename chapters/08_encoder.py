@@ -14,7 +14,7 @@
 # an encoder equal to PyTorch's, and leave out its parts one by one.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 70 for the exercises. [Going
-# further](#going-further), at the end, takes 10 more minutes. Only the code? Read [the feed-forward
+# further](#going-further), at the end, takes 13 more minutes. Only the code? Read [the feed-forward
 # network](#one-network-for-each-token-by-itself), [the encoder layer](#the-encoder-layer) and [the whole
 # encoder](#the-whole-encoder).
 
@@ -91,7 +91,8 @@ plt.show()
 # 1. **Attention fetches.** Every word has the same query, *are you a not?*, so the score depends on the key alone: 20
 #    for *not*, which gets all the weight, and 0 for any other word. The value of *not* is −2 in the second entry, and
 #    *affirmed* goes from 1 to −1. All other words have the value 0, so without a *not* nothing is fetched. (A *not*
-#    negates every word of the text here. To negate the next one only, a query would ask for the word before.)
+#    negates every word of the text here. To negate only the next one, a query would ask for the word before, which
+#    takes positions.)
 # 2. **A small network looks at *bad* alone.** The tone should be polarity times *affirmed*: 1 if the two agree, −1 if
 #    not. Their sum is ±2 if they agree and 0 if not, so
 #
@@ -103,9 +104,9 @@ plt.show()
 # Attention is the only part in which one word's numbers reach another's. The network combines numbers within one
 # vector: here it had to multiply polarity by *affirmed*.
 #
-# One matrix cannot do that. (This is the *XOR* problem.) It gives a weighted sum of the two, and the points at which
-# such a sum changes from blame to praise form a straight line. In the left panel below, praise lies on one diagonal of
-# a square and blame on the other, so no line separates them: they are not **linearly separable**.
+# One matrix cannot do that. It gives a weighted sum of the two, and the points at which such a sum changes from blame
+# to praise form a straight line. In the left panel below, praise lies on one diagonal of a square and blame on the
+# other, so no line separates them: they are not **linearly separable** (the *XOR* problem).
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
 # the right, one line separates praise from blame.
@@ -205,7 +206,7 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 #
 # $W_1$ makes $z$ and $-z$, ReLU keeps the positive one, $W_2$ adds it to the tone, and $b_2$ subtracts 1.
 #
-# The matrices and biases have $2 D d_\text{ff} + d_\text{ff} + D$ parameters. In code:
+# It has $2 D d_\text{ff} + d_\text{ff} + D$ parameters. In code:
 
 # %%
 from torch import nn
@@ -366,8 +367,8 @@ quiz.number(
 # ## Post-norm or pre-norm?
 #
 # The 2017 paper normalises the stream itself, after each addition: **post-norm**, or *Post-LN*. Most language models
-# since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**, or *Pre-LN*. (BERT is
-# still post-norm.)
+# since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**, or *Pre-LN*. (BERT, a
+# little older, is post-norm.)
 #
 # $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr),$$
 #
@@ -516,7 +517,7 @@ ours.norm1, ours.norm2 = ours.norm2, ours.norm1
 assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 0.3
 
 # %% [markdown]
-# The results agree, so the wiring is right. Three things are easily missed when you compare your own:
+# The results agree (dropout was off). Three things are easily missed:
 #
 # - **The mask.** `src_key_padding_mask` is true where a token is *hidden*, the reverse of our `mask`.
 # - **The norms.** PyTorch's layers are post-norm unless you say `norm_first=True`, and its `nn.TransformerEncoder` has
@@ -626,8 +627,8 @@ assert round((found == digits).double().mean().item(), 2) in (0.34, 0.35)
 # %% [markdown]
 # One layer does little better than repeating each position's own digit, which is right in 35 percent of the cases: the
 # path often returns to its start, or meets a position that names itself. It goes on learning, but after 1,500 steps
-# only about half are right. More parameters do not help: with 640 hidden units it has as many as the two layers, and
-# still at most 42 percent are right, with three seeds.
+# only about half are right. More parameters do not replace the second layer: with 640 hidden units one layer has as
+# many as two, and after 400 steps at most 42 percent are right, with three seeds.
 
 # %% [markdown]
 # ## The book's version
@@ -1130,7 +1131,7 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 # Their average, $(2, 2)$, is what they share; $(1, -1)$ and $(-1, 1)$ are their own. Square all entries, add, and take
 # the root: 2 for the own parts, $\sqrt{20}$ for the words. The **own share** is $2 / \sqrt{20} = 0.45$. In general,
 # with the vectors as rows of $X$ and their average $\bar X$ (for vectors of equal length the mean cosine, each with
-# itself included, is 1 minus its square):
+# itself included, is 1 minus the square of the own share):
 #
 # $$\frac{\lVert X - \bar X \rVert}{\lVert X \rVert} .$$
 #
@@ -1168,8 +1169,8 @@ show_stacks(
 # With attention alone the own share is below 0.05 after two layers, and 0 after four: all sixteen words are practically
 # one vector, because each layer replaces words by weighted averages of the same words, and while the weights are spread
 # out, such averages are more alike than the words. The effect feeds on itself: the more alike the words, the more even
-# the weights, and with even weights every word receives the same average. This is called **rank collapse**, since equal
-# rows make a matrix of rank 1, or *oversmoothing*.
+# the weights, and with even weights every word receives the same average. This is called *oversmoothing*, or **rank
+# collapse**, since equal rows make a matrix of rank 1.
 #
 # From this initialisation *added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a
 # tenth over these 24 layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them.
@@ -1182,9 +1183,9 @@ show_stacks(
 # and each layer lowers the share by less than the one before ([in numbers](#how-fast-do-words-become-alike)).
 #
 # Why does the collapse matter? Equal vectors at the top give the same answer at every position. And attention has
-# nothing to choose: if two words have the same value $v$, a query receives $a v + (1 - a) v = v$, whatever its weight
-# $a$ is. $W_Q$ acts only through such weights, so in the high layers, with attention alone and with post-norm, it gets
-# [hardly any gradient](#how-do-size-and-gradient-change-with-the-layer).
+# nothing to choose: if two words have the same value $v$, a query receives $a v + (1 - a) v = v$, whatever weights $a$
+# and $1 - a$ it gives them. $W_Q$ acts only through such weights, so in the high layers, with attention alone and with
+# post-norm, it gets [hardly any gradient](#how-do-size-and-gradient-change-with-the-layer).
 #
 # ### What helps
 #
@@ -1193,7 +1194,7 @@ show_stacks(
 #   word's own part still has size 1. Its share is $1/\sqrt{1 + 24} = 0.2$ after 24 layers. Measured, it is 0.27. The
 #   price is that the upper layers change the stream less and less.
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
-#   square root of the number of sublayers. Then 24 additions of size $1/\sqrt{24}$, nearly at right angles, are
+#   square root of the number of sublayers. Then 24 additions of size at most $1/\sqrt{24}$, nearly at right angles, are
 #   together at most as large as the word itself. Measured, the own share is above 0.9 after 24 layers, in *added*,
 #   post-norm and pre-norm.
 #
@@ -1445,10 +1446,10 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom, layer 0, a vector is a digit's embedding plus its position, so it holds its own digit and nothing of
-# the one to output. After layer 1 the one to output is read right in less than a third of the cases, and so, we
-# measured, is the digit of any other position in about 20 percent: this layer seems to spread a little of each
-# everywhere. After the second layer, with some seeds only after the third, both can be read from one vector of 32
-# numbers. (That a digit can be read does not say that the model [uses it](#which-layer-fetches-the-digit).)
+# the one to output. After layer 1 the one to output is read right in less than a third of the cases, and that of any
+# other position, we measured, in about 20 percent: this layer seems to spread a little of each everywhere. After the
+# second layer, with some seeds only after the third, both can be read from one vector of 32 numbers. (That a digit can
+# be read does not say that the model [uses it](#which-layer-fetches-the-digit).)
 
 # %% [markdown]
 # So what layer 3 reads at a position is **no longer its word alone**. In a language model such vectors are called
@@ -2122,3 +2123,47 @@ for width in (4, 64, 512):
 # At the paper's width it is a tenth of a percent, at width 4 it is 13 percent. Apart from $\epsilon$, the factor is the
 # same for every vector, so a trained $\gamma$ absorbs it, and training does not show the mistake. A comparison with a
 # reference does, best with a small model.
+
+# %% [markdown]
+# ### Short answers
+#
+# - **Why is $d_\text{ff}$ four times $D$?** By convention: more units can combine more, but cost in proportion. With
+#   1,024, 2,048 and 4,096 units [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), table 3, report 25.4,
+#   25.8 and 26.2 BLEU. The parameters grew from 53 to 90 million, so the size may explain the gain.
+# - **Which takes more work, attention or the feed-forward network?** With $d_\text{ff} = 4D$ and $T$ tokens, the
+#   network takes $8 T D^2$ multiplications, attention's projections $4 T D^2$, and scores and blends $2 T^2 D$. Only
+#   the last grows with $T^2$, so it overtakes the network at $T = 4D$: 2,048 tokens for $D = 512$.
+# - **Are more layers always better?** No. With 2, 4, 6 and 8 layers in each of its two stacks, the 2017 model had 23.7,
+#   25.3, 25.8 and 25.5 BLEU (table 3). Depth also costs time that width need not, because each layer waits for the one
+#   below.
+# - **Why is dropout on the branch, and not after the addition?** On the branch, a zeroed entry is missing from one
+#   addition, and the word still passes. After the addition, what the entry held is gone: with probability 0.1 at each
+#   of 12 sublayers, only $0.9^{12}$, 28 percent of the entries, would never be hit.
+# - **What comes out at padding positions?** Ordinary vectors, in general not zeros. The mask hides padding as a *key*
+#   only, so its own queries still read the real tokens, and network and norms run as usual. Leave these rows out of
+#   every loss and average, because no error warns you.
+# - **Is pre-norm better in every respect?** No. [Liu and others (2020)](https://arxiv.org/abs/2004.08249) argue that
+#   depending heavily on what a layer adds makes training unstable, but that depending on it lightly, as with pre-norm,
+#   limits the trained model. So where post-norm trains, it may end ahead.
+# - **Do the layers share parameters?** Usually not, because each may need a look-up of its own. All shapes agree, so
+#   sharing is possible: ALBERT ([Lan and others, 2019](https://arxiv.org/abs/1909.11942)) uses one layer's parameters
+#   in all. That saves parameters but no multiplications, because every layer is still computed.
+# - **Why attention first, and then the network?** So that the network can use what the same layer has fetched. Side by
+#   side, $x + \text{attention}(\operatorname{LN}(x)) + \text{FFN}(\operatorname{LN}(x))$, works too: [Chowdhery and
+#   others (2022)](https://arxiv.org/abs/2204.02311) report about 15 percent faster training, with slightly lower
+#   quality at 8 billion parameters, and none lost at 62.
+# - **Does the stream keep everything that was ever written to it?** No. A sublayer can add the opposite of what is
+#   there: $3 + (-3) = 0$. And all layers write to the same $D$ entries, so contributions can overlap and become
+#   inseparable. The residual connection makes keeping easy, not certain.
+# - **Can a ReLU unit die?** Yes: if its input is negative for every token, its slope is 0, so its weights get no
+#   gradient. Zero for *most* tokens is normal: in T5-Base, a trained transformer, about 3 percent of the hidden entries
+#   were not 0 on average ([Li and others, 2022](https://arxiv.org/abs/2210.06313)).
+# - **What if the norm also averages over tokens?** Then every token depends on all others, padding included, because
+#   they share one mean and variance. `nn.LayerNorm((T, D))` does this, and its gain fixes the length $T$. To notice it,
+#   add padding: the outputs at real tokens change.
+# - **What should one log when a deep stack does not learn?** For each layer the stream's size, the own share, and the
+#   gradient of $W_Q$. If the size multiplies from layer to layer, it explodes. If the own share is near 0, words have
+#   collapsed. If words differ but there is hardly any gradient, look for saturated attention weights.
+
+# %% tags=["proof"]
+assert round(0.9**12, 2) == 0.28

@@ -17,7 +17,7 @@
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
-# exercises. [Going further](#going-further), at the end, takes 17 more minutes, and has [a decoder-only
+# exercises. [Going further](#going-further), at the end, takes 20 more minutes, and has [a decoder-only
 # model](#a-decoder-only-model-that-answers). Only the code? Read [all of it on one screen](#all-of-it-on-one-screen)
 # and, in [the leak test](#the-leak-test), the folded `check`.
 
@@ -94,8 +94,8 @@ plt.show()
 #
 # The right half is the decoder. Its layers differ from the encoder's in two ways: their self-attention is masked, so
 # that no word sees a later one, and a second attention, the *cross-attention*, looks at the memory. (Chat models have
-# only the right half, without cross-attention, because a conversation grows and has no fixed source. Two halves suit a
-# source that is complete before the answer begins, such as a sentence to translate: [more](#with-one-stack-or-two).)
+# only the right half, without cross-attention, because a conversation grows, and has no fixed question. Two halves suit
+# an input that is complete before the answer begins, such as a sentence to translate: [more](#with-one-stack-or-two).)
 #
 # At each position, a linear map at the top of the decoder gives every token of the vocabulary a number, its **logit**.
 # A softmax turns these $V$ logits into probabilities, and the *next* word should get the highest.
@@ -531,15 +531,15 @@ class OneScreen(nn.Module):
 #
 # The final vector comes out of a norm, so its entries have standard deviation 1. If those of the embeddings had 1, too,
 # a logit, as a sum of $D$ products of random sign, would start near $\sqrt D$, 23 for $D = 512$, and the untrained
-# model would be sure of some random word. So they start with $1 / \sqrt D$, and the logits with 1. At the input `stack`
-# multiplies them by $\sqrt D$, because beside the positions they would hardly count ([chapter
+# model would be sure of some random word. So they start with standard deviation $1 / \sqrt D$, and the logits with 1.
+# At the input `stack` multiplies them by $\sqrt D$, because beside the positions they would hardly count ([chapter
 # 8](08_encoder.ipynb#from-token-numbers-to-vectors)).
 #
 # Look at two things before any training: the shape of the logits and the first loss. They find wrong sizes and a wrong
-# initialisation. Of wrong masks they find only one that leaves a row nothing to see, because then the loss is NaN. Try
-# the model at the paper's size, with a small vocabulary and random tokens. Equal logits would cost $\ln V$, and logits
-# of standard deviation 1 cost half a unit more ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)), so the
-# loss should be about $\ln V + \frac12$:
+# initialisation. The only wrong mask they find is one that leaves a row nothing to see, because then the loss is NaN.
+# Try the model at the paper's size, with a small vocabulary and random tokens. Equal logits would cost $\ln V$, and
+# logits of standard deviation 1 cost half a unit more ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)), so
+# the loss should be about $\ln V + \frac12$:
 
 # %%
 torch.manual_seed(0)
@@ -624,9 +624,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
 # `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer `<eos>` stays among
 # the inputs, but what is wanted there is padding. The loss skips it, because padding is easy to predict, and counting
-# it would make the mean look better than the words are. So `<eos>` must not share padding's number: it would be
-# skipped, too, and the model would never learn to stop.) So the decoder is given the wanted words, *shifted right* by
-# one, even where it would have written others: that is **teacher forcing**.
+# it would lower the mean though no word got better. So `<eos>` must not share padding's number: it would be skipped,
+# too, and the model would never learn to stop.) The decoder is thus given the wanted words, *shifted right* by one,
+# even where it would have written others: that is **teacher forcing**.
 #
 # Each word has a loss of its own. What does their average say about the whole answer? Suppose that the softmax gives
 # the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of a
@@ -851,7 +851,7 @@ plt.show()
 
 # %% [markdown]
 # Read the row of *you*: its exponential, about 28, is 0.54 of the sum of its column. Nearly all the rest goes to *are*.
-# In the blend's first entry, 0.92, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
+# To the blend's first entry, 0.92, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`. A norm, the
 # feed-forward sublayer and its norm follow. A token's logit is the dot product of the result with its embedding. *I*
@@ -898,8 +898,8 @@ with torch.no_grad():
 # %% [markdown]
 # They agree. This is what teacher forcing and the causal mask buy: a thousand tokens take a thousand passes to write,
 # and only one pass to train on. And since the earlier rows do not change when a word is added, their keys and values
-# need not be computed again. Nor need those of the memory, because it never changes. To keep both is the **key-value
-# cache** of [chapter 12](12_generation.ipynb).
+# need not be computed again. Nor need those of the memory, which stays the same while the model writes. Keeping both is
+# the **key-value cache** of [chapter 12](12_generation.ipynb).
 #
 # The mask stays on in writing, too, because without it earlier words would get vectors that mix in later words, which
 # training never showed.
@@ -997,8 +997,8 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 #
 # Here the answers are certain, so a loss near 0 is no warning. On real text, where several words are possible, it is:
 # suspect first the mask, then the shift. But a loss that looks normal does not prove the masks right, and neither do
-# good answers: of [nine kinds of wrong mask](#nine-wrong-masks), two leave nearly all answers right, and a third does
-# in most of its models.
+# good answers: of [nine kinds of wrong mask](#nine-wrong-masks), two leave nearly all answers right, and another does
+# in seven of its nine models.
 
 # %% [markdown]
 # ## The leak test
@@ -1869,7 +1869,7 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 
 # %% [markdown]
 # In the same 250 steps, at the same peak of 0.01, six pre-norm layers learn to answer, and six post-norm layers do not.
-# So pre-norm tolerates a larger learning rate. At a peak of 0.002 post-norm learns, too, if less surely: 80 to 100
+# So here pre-norm tolerates a larger learning rate. At a peak of 0.002 post-norm learns, too, if less surely: 80 to 100
 # percent right in our runs, depending on the seed and the machine. [Chapter 8](08_encoder.ipynb#does-training-agree)
 # has a possible reason.
 #
@@ -2277,7 +2277,7 @@ for (lost, looked), count in groups.most_common():
 # need the positions of *how* and *are*, but not that of *you*; presumably the encoder carried *you* there. The last two
 # keep *I* whichever single position is hidden (pairs may matter). In all, in six of the nine *I* is lost without the
 # position with most attention, and in three it is not. So this map alone does not say why. It shows only the last
-# layer, where hiding acts on both, and a position carries more than its own word.
+# layer, but hiding acts on both, and a position carries more than its own word.
 #
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are: how far
 # they show what the prediction depends on.
@@ -2323,3 +2323,51 @@ for num_layers in (1, 2):
 # %% [markdown]
 # [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (later called
 # **NoPE**) that came close to those with them.
+
+# %% [markdown]
+# ### Short answers
+#
+# - **Why not train the decoder on its own words?** Because each wanted word assumes the right words before it: if the
+#   model writes *yes* for *I*, the wanted next word *am* no longer fits. And it would take a pass for each word, as in
+#   writing.
+# - **How serious is it that training never shows a wrong beginning?** This mismatch is called *exposure bias*.
+#   *Scheduled sampling* gives the model some of its own words in training ([Bengio and others,
+#   2015](https://arxiv.org/abs/1506.03099)). The harm is disputed: [He and others
+#   (2021)](https://arxiv.org/abs/1905.10617) found it limited, and language models able to recover from bad beginnings.
+# - **Why not write all words at once?** Because words that are chosen separately need not fit: if *thank you* and *many
+#   thanks* are equally likely, independent draws give *many you* or *thank thanks* half of the time. This
+#   *multimodality problem* ([Gu and others, 2018](https://arxiv.org/abs/1711.02281)) costs such *non-autoregressive*
+#   models quality, though they write faster.
+# - **How does the encoder learn, without a loss of its own?** From the decoder's: the loss depends on the memory
+#   through the keys and values of every cross-attention, so gradients flow back along them, from all positions of the
+#   answer. If the decoder is given `memory.detach()`, the encoder gets no gradient, and no error is raised.
+# - **Why does every decoder layer read the *last* encoder layer?** Its vectors have been through all layers, so they
+#   have gathered the most context, and residual connections carry earlier results along. It is a design choice: [Bapna
+#   and others (2018)](https://arxiv.org/abs/1808.07561) let decoder layers blend the outputs of all encoder layers.
+# - **How much larger is a decoder layer than an encoder layer?** By a third, if $d_\text{ff} = 4D$: an encoder layer
+#   has about $4D^2 + 8D^2$ parameters, and cross-attention adds $4D^2$. For $D = 512$, with biases and norms, that is
+#   3,152,384 against 4,204,032.
+# - **How many scores do the three attentions compute?** In each layer and head every query meets every key: $S^2$
+#   scores in the encoder, $T^2$ in the decoder's self-attention, $T S$ in cross-attention. For $S = 100$ and $T = 20$
+#   these are 10,000, 400 and 2,000, so a long source costs most in the encoder.
+# - **Why does the decoder need `<bos>`?** Because every row of logits belongs to a given token: without `<bos>` no row
+#   could predict the first word. Any fixed token can serve, and T5 starts with its padding token. (In `OneScreen` that
+#   would be hidden even from itself, and give NaN.)
+# - **What if the model never writes `<eos>`?** Then nothing else ends the loop, so it needs a limit: `longest` here,
+#   the source's length plus 50 in the [2017 paper](https://arxiv.org/abs/1706.03762). Rows that reach it are
+#   unfinished. Count them: many suggest that `<eos>` was not learned, or a limit that is too low.
+# - **Must encoder and decoder have the same depth and width?** No, because they meet only in cross-attention, whose
+#   $W_K$ and $W_V$ can map vectors of any width. With a deep encoder and one decoder layer [Kasai and others
+#   (2021)](https://arxiv.org/abs/2006.10369) kept the accuracy and translated faster, since the encoder runs once.
+# - **Why might the decoder ignore the question?** Because earlier words often suffice: after *who says Dan*, *is* needs
+#   no question. And the residual connection leads past cross-attention, so the decoder can predict from its own words
+#   alone. If it ignores the question entirely, its greedy answer is the same for every question.
+
+# %% tags=["proof"]
+from dotformer.encoder import EncoderLayer
+
+counts = [
+    sum(p.numel() for p in layer(LayerConfig()).parameters())
+    for layer in (EncoderLayer, DecoderLayer)
+]
+assert counts == [3_152_384, 4_204_032]

@@ -10,12 +10,12 @@
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
 # for her name. By the end of this chapter you will have a **tokenizer**, which turns any text into numbers and back. It
-# decides what a model sees: one of ours cuts *␣12345* into *␣12 | 3 | 4 | 5*. Its cuts hide letters and misalign
-# digits, which is thought to be one reason why models count letters and add numbers badly. You also see how a typed
-# text can act as a command, and how sentences become a batch.
+# decides what a model sees: one of ours cuts *␣12345* (*␣* is a space) into *␣12 | 3 | 4 | 5*. Its cuts hide letters
+# and misalign digits, which is thought to be one reason why models count letters and add numbers badly. You also see
+# how a typed text can act as a command, and how sentences become a batch.
 #
 # You need some Python and almost no mathematics. It takes about 30 minutes to read, and 45 for the exercises. [Going
-# further](#going-further), at the end, takes 4 more minutes. Only the code? Read [the definition](#the-definition) and
+# further](#going-further), at the end, takes 7 more minutes. Only the code? Read [the definition](#the-definition) and
 # [the mistake](#break-it-text-that-acts-as-a-command).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -153,7 +153,7 @@ quiz.one_choice(
 # ## Bytes, so that nothing is unknown
 #
 # If we start with letters, a letter missing from the training text is still unknown. So start with **bytes**, numbers
-# from 0 to 255. Every text is stored as bytes, usually in the encoding UTF-8:
+# from 0 to 255. Every text is stored as bytes, usually in UTF-8:
 
 # %% tags=["nbval-check-output"]
 for text in ("tea", "Zoë", "茶", "🙂"):
@@ -168,15 +168,15 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 #
 # No merge may cross the end of a word. Otherwise *dog.*, *dog,* and *dog!* could each become a token, and the model
 # would have to learn *dog* separately for each. And frequent phrases, such as *␣of␣the*, would take tokens from words.
-# So the text is first cut into words, each punctuation mark by itself, which is called **pre-tokenization**.
+# So the text is first cut into words, with punctuation apart, which is called **pre-tokenization**.
 #
 # The cut must keep the spaces, or *now here* and *nowhere* could both be *now | here*. Each space goes with the word
 # after it, so that a frequent word and its space can become one token.
 #
 # This pattern is GPT-2's, without its rule for English contractions. It tries five parts in turn, and the first that
 # matches takes as many characters as it can. Three take letters, numerals or other characters, with one space before
-# them, if there is one. Two take the white space that is left over. (*␣* is a space, `\p{L}` a letter, `\p{N}` a
-# numeral, `\s` white space, `\S` anything else; `(?!…)` must not follow.)
+# them, if there is one. Two take the white space that is left over. (`\p{L}` is a letter, `\p{N}` a numeral, `\s` white
+# space, `\S` anything else, and `(?!…)` means that … must not follow.)
 #
 # | part | takes | for example |
 # |---|---|---|
@@ -363,9 +363,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # With our four merges *eat* is symbol 259, and its ID is 262.
 #
 # In our numbering one more special token would shift the IDs of all bytes and merges. A trained model knows a token
-# only by its ID, so choose the special tokens before training. (Libraries give a later token the next free ID, because
-# then no old one moves. Its new row must still be trained.) With another tokenizer 262 would be another piece of text.
-# As long as the IDs fit the embedding table there is no error, only nonsense.
+# only by its ID, so choose the special tokens before training. (Libraries give a special token that is added later the
+# next free ID, because then no old ID moves.) With another tokenizer 262 would be another piece of text. As long as
+# the IDs fit the embedding table there is no error, only nonsense.
 #
 # ### The tokenizer
 #
@@ -425,7 +425,7 @@ class BPETokenizer:
         return cls(learn_merges(texts, vocab_size - smallest))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The token IDs. UnicodeEncodeError: not valid Unicode (half a surrogate pair)."""
+        """The token IDs. UnicodeEncodeError: half of a surrogate pair."""
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
@@ -647,8 +647,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # merges join rarer pairs, because each takes the most frequent that is left: by hand the counts were 12, 9, 5, 3. So
 # each usually saves less than the last. And an early token can become rare, too: after the four merges no *ea* is left
 # by itself. We call a token *rare* if the training text uses it fewer than 100 times. The model sees few examples of
-# what it means (it is **undertrained**). (Tokens that a model hardly met in training, *glitch tokens*, have caused odd
-# answers in large models.)
+# such a token, which stays **undertrained**. (Tokens that a model hardly met in training, *glitch tokens*, have caused
+# odd answers in large models.)
 #
 # **Fertility**, the average number of tokens per word, shows how far texts have shrunk. Here it is on held-out
 # captions; here a word is whatever stands between two spaces, with its punctuation.
@@ -679,8 +679,8 @@ for row in captions["sizes"]:
 #
 # The original transformer had 37,000 tokens for English and German together. Names and numbers then have the same IDs
 # in both, which makes copying easier, and one embedding table serves both. The price is that the languages compete for
-# merges. Today's models often have 100,000 or more. With more training text each token occurs more often, and in a
-# large model the embeddings are a small share of the parameters.
+# merges. Today's models often have 100,000 tokens or more. With more training text each token occurs more often, and in
+# a large model the embeddings are a small share of the parameters.
 #
 # Whatever the size, split the data first and learn the merges from the training text alone. Merges learned from the
 # test text suit its words, an advantage that no other new text would have.
@@ -798,14 +798,13 @@ assert convenient.decode(convenient.encode(message)) != message
 # A missing mask raises no error, so test mask and loss. Add more padding, with dropout off: the outputs at real tokens
 # and the loss must stay the same, up to rounding.
 #
-# Padding takes as much computation as any token. How much is that, and can it be avoided? **Bucketing** reduces it:
-# sort the sentences by length, and fill the batches in this order. The price is that a batch is no longer a random
-# sample of all lengths: each gradient comes from sentences of nearly the same length, so gradients differ more from
-# batch to batch. (A common compromise sorts inside random chunks of the data.)
+# Padding takes as much computation as any token. What share of a batch is padding, and can it be avoided? **Bucketing**
+# reduces it: sort the sentences by length, and fill the batches in this order. The price is that a batch is no longer a
+# random sample of all lengths: each gradient comes from sentences of nearly the same length, so gradients differ more
+# from batch to batch. (A common compromise sorts inside random chunks of the data.)
 #
-# We also limit each batch by its tokens (a *token budget*), because memory and time grow with them (those of
-# attention's scores with the length, too). Padding counts: the size of a batch is the number of its sentences times the
-# length of the longest.
+# We also limit each batch by its tokens (a *token budget*), because memory and time grow with them (in attention also
+# with the length). Padding counts: a batch's size is the number of its sentences times the length of the longest.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -834,8 +833,8 @@ def token_batches(
 
     Padding counts: a batch of B sentences has B times its longest. Returns for each
     batch where in `lengths` its sentences are, batches in random order. `others`, a
-    number each, sorts those of one length, as a pair's shorter side does.
-    ValueError: one alone is too long.
+    number each, sorts those of one length (for pairs: the difference of the two
+    sides). ValueError: one alone is too long.
     """
     lengths = [int(length) for length in lengths]
     if max(lengths, default=0) > max_tokens:
@@ -1148,7 +1147,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Three questions about tokens. Later chapters repeat what they need of them.
+# Three questions about tokens, and short answers to twelve more. Later chapters repeat what they need of them.
 #
 # ### Which vocabulary is best?
 #
@@ -1158,9 +1157,10 @@ verdict
 # $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
 #
 # Each loss is $-\ln$ of a token's probability. The product of these probabilities is the probability of the text, as
-# the tokenizer cuts it, and $-\ln$ turns the product into a sum. So the summed loss is $-\ln$ of the text's probability
-# in this segmentation. Text and bytes are the same for all tokenizers, so without `<unk>` bits per byte can be
-# compared. Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits.
+# the tokenizer cuts it, and $-\ln$ turns the product into a sum. So the summed loss is $-\ln$ of the text's
+# probability, cut in this way (in this *segmentation*). Text and bytes are the same for all tokenizers, so without
+# `<unk>` bits per byte can be compared. Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into
+# bits.
 #
 # A loss *per token* cannot be compared between tokenizers, and neither can its exponential, the *perplexity*. Say that
 # the losses of a text add up to 60 nats. In 20 tokens that is 3 nats per token, a perplexity of $e^3 \approx 20$. In 15
@@ -1322,3 +1322,65 @@ print(f"the same for {len(compared)} texts, and all come back as they were")
 # the comparison can fail: without the optional spaces in the pattern it does
 without = in_library(on_running, pattern.replace(" ?", ""))
 assert on_running.encode(running[2000]) != without.encode(running[2000]).ids
+
+# %% [markdown]
+# ### Short answers
+#
+# - **Is the tokenizer trained together with the model?** With BPE, no: the merges are found by counting, before the
+#   model is trained, and then stay fixed. A cut is made or not made, so it has no derivative, and no gradient of the
+#   loss can improve it.
+# - **How many tokens does a text have, roughly?** In English, with OpenAI's tokenizers, about 100 for 75 words, or one
+#   for four characters ([OpenAI](https://help.openai.com/en/articles/4936856-what-are-tokens-and-how-to-count-them)).
+#   Code and other languages often take more, because their subwords are rarer in the tokenizer's training text.
+# - **What does a typo do?** It can leave no learned pair in the word: with our four merges *team* is one token, and
+#   *taem* is four. These have other embeddings than *team*, so the model must recognise the word from its letters and
+#   the context.
+# - **Can a model do without a tokenizer?** Yes: ByT5 reads bytes ([Xue and others,
+#   2022](https://arxiv.org/abs/2105.13626)). It needs no merges, and misspellings harmed it less than a subword model,
+#   perhaps because most bytes stay the same. But an English text becomes about four times as long, which costs
+#   computation.
+# - **Why not start from all Unicode characters?** There are too many: Radford and others (2019) count over 130,000
+#   before the first merge. At width 512 these would be 67 million numbers, and most rows would hardly be trained,
+#   because most characters are rare. Bytes need 256 rows.
+# - **Should I lower-case, stem, or remove stop words first?** Not for a model that writes: it cannot learn to write
+#   what its training text lacks. A model that reads loses meaning, too: *US* is not *us*, and *not*, which is on many
+#   lists of stop words, reverses a sentence.
+# - **Can texts that look the same get different tokens?** Yes: *ë* can be one character (bytes 195, 171) or *e* and a
+#   combining mark (101, 204, 136). To normalise the text first, to Unicode's form NFC, makes both the same, but then
+#   the second no longer comes back as it was.
+# - **Can I encode a text in parts and join the tokens?** Not anywhere: *t* and *ea*, encoded apart, stay two tokens,
+#   but *tea* is one. With this chapter's pattern a cut between a visible character and the white space after it is
+#   safe, because no word of the pattern crosses it.
+# - **What if I add a token to a trained model?** It needs a row in the embedding table, and one in a separate output
+#   layer. Start with the mean of the old rows (and biases): with $V$ old tokens its first probability is at most
+#   $1/(V + 1)$, so the others hardly change ([Hewitt, 2021](https://nlp.stanford.edu/~johnhew/vocab-expansion.html)).
+# - **Where do glitch tokens come from?** Often the tokenizer's training text held a string many times, such as a user
+#   name, and the model's hardly at all. So the token exists, but its meaning was never learned. To find candidates,
+#   count every token in the model's training text ([Land and Bartolo, 2024](https://arxiv.org/abs/2405.05417)).
+# - **Can tokens per word be compared between languages?** Only with care, because words hold different amounts:
+#   *Straßenbahnhaltestelle* is one word, *tram stop* two. Compare the tokens of the same text in translation. There,
+#   differences of up to 15 times were found ([Petrov and others, 2023](https://arxiv.org/abs/2305.15425)).
+# - **What makes encoding slow?** A long "word". Each round of `_merge` reads the whole word, and $n$ bytes may need up
+#   to $n - 1$ rounds, so the work can grow with $n^2$. Ordinary words are short, but 10,000 letters without a space are
+#   one word. So limit the length of untrusted input.
+
+# %% tags=["proof"]
+import unicodedata
+
+decomposed = unicodedata.normalize("NFD", "ë")
+assert [list(text.encode()) for text in ("ë", decomposed)] == [
+    [195, 171],
+    [101, 204, 136],
+]
+assert unicodedata.normalize("NFC", decomposed) == "ë"
+few = BPETokenizer.train(
+    ["tea"] * 4 + ["team"] * 3 + ["steam"] * 2 + ["eat"] * 3, 263
+)
+assert len(few.merges) == 4
+assert [len(few.encode(word)) for word in ("team", "taem", "tea", "ea")] == [
+    1,
+    4,
+    1,
+    1,
+]
+assert 130_000 * 512 > 66e6

@@ -14,7 +14,7 @@
 # last checkpoint as if nothing had happened.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
-# takes about 30 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 9 more
+# takes about 30 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 12 more
 # minutes. Only the code? Read [the loop](#a-loop-that-learns), [Stop halfway](#stop-halfway) and [the
 # symptoms](#symptoms).
 
@@ -92,7 +92,8 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # ## The loss
 #
 # The loss is that of [chapter 9](09_decoder.ipynb#what-is-given-and-what-is-wanted). The probability of the right
-# translation $y$ of a source $x$ is a product with one factor for each of its $T$ tokens, `<eos>` included.
+# translation $y$ of a source $x$ is a product with one factor for each of its $T$ tokens $y_t$, `<eos>` included: its
+# probability given $x$ and the tokens before it, $y_{<t}$.
 #
 # For a long text the product is too small to compute with (it **underflows**). Its logarithm is a sum, and is largest
 # where the product is largest. So training minimises minus the logarithm, divided by the number of tokens, so that long
@@ -201,7 +202,7 @@ quiz.number(
 # No. Feed it the true words (teacher forcing). As long as every prediction is right, its own words *are* the true
 # words, so a model that writes alone would see the same input. After the first mistake the sentence is wrong either
 # way. So one pass tells which sentences the model would get right by *greedy decoding*, always taking the likeliest
-# token. (The accuracy can be too kind, because it never sees the model go on from a mistake.)
+# token. (The accuracy can be too kind, because the model never has to go on from its own mistake.)
 #
 # The folded `evaluate` computes all three in this way.
 
@@ -349,13 +350,11 @@ def train(model, data, watch, steps=600, peak=3e-3, warmup=100, device="cpu"):
     history = [watch(model)]
     for step, (source, target) in enumerate(islice(data, steps), 1):
         up = step / warmup  # 1 at the end of the warm-up
-        down = (steps + 1 - step) / (
-            steps + 1 - warmup
-        )  # 1 at step `warmup`, 0 after the end
+        down = (steps + 1 - step) / (steps + 1 - warmup)  # 1 then, 0 after the end
         for group in optimizer.param_groups:  # the learning rate is kept here
             group["lr"] = peak * min(up, down)
         source, target = source.to(device), target.to(device)
-        model.train()  # dropout on: `watch` has switched it off
+        model.train()  # dropout on, in whatever mode the model came
         logits = model(source, target[:, :-1])  # (B, T, V), from all but the last
         wanted = target[:, 1:]  # (B, T), all but the first
         loss = F.cross_entropy(  # the mean over the targets that are not 0
@@ -443,9 +442,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # As for a one-hot target ([chapter 7](07_learning.ipynb#where-does-the-gradient-begin)), the gradient with respect to
 # the logits is $p - q$. It is 0 only where each $p_i$ equals $q_i$, so there the loss is smallest, though still [above
 # 0](#how-small-can-a-smoothed-loss-become). With 334 tokens the right token's $q_i$ is about 0.9. Here the source
-# determines each next token, so the model learns to give it about 0.9. (Where several are possible, each gets nine
-# tenths of its true probability, plus $0.1/V$.) Its plain loss, which `evaluate` measures, is then about
-# $-\ln 0.9 = 0.105$. That is why the run above ends near 0.11, and not near 0.
+# determines each next token, so the model learns to give it about 0.9. Its plain loss, which `evaluate` measures, is
+# then about $-\ln 0.9 = 0.105$. That is why the run above ends near 0.11, and not near 0. (Where several tokens are
+# possible, each gets nine tenths of its true probability, plus $0.1/V$.)
 
 # %% [markdown]
 # ## How large a step?
@@ -457,9 +456,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # in kilometres instead. It needs a change a thousand times smaller, yet its gradient is a thousand times *larger*. So
 # it needs a learning rate a million times smaller. A learning rate that suits one parameter can be far too large or too
 # small for another. For each parameter Adam keeps the sign that its gradients agree on, and divides their usual size
-# out. The learning rate is then roughly the size of every step. In the example the kilometres still need one a thousand
-# times smaller, but no longer a million: Adam works well if parameters need to move by similar distances, which it
-# cannot ensure.
+# out. The learning rate is then roughly the size of the largest steps. In the example the length in kilometres still
+# needs one a thousand times smaller, but no longer a million times: Adam works well if parameters need to move by
+# similar distances, which it cannot ensure.
 #
 # ### Adam
 #
@@ -497,8 +496,8 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # Both move equally far, by the whole learning rate. Check it on paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, bias
 # correction divides them by 0.1 and 0.02, which leaves $g / \sqrt{g^2}$, 1 or −1. (Without the correction this step
 # would be $0.1 / \sqrt{0.02} = 0.71$ times as long. With PyTorch's default $\beta_2 = 0.999$, again without it, the
-# step would be $0.1 / \sqrt{0.001} = 3.2$ times as long, because $\sqrt v$ would be too small by more than $m$.) Adam
-# has seen one gradient, and steps by its sign alone, whether that gradient is signal or noise.
+# step would be $0.1 / \sqrt{0.001} = 3.2$ times as long, because $\sqrt v$ would be too small by a factor of 32, and
+# $m$ only by 10.) Adam has seen one gradient, and steps by its sign alone, whether that gradient is signal or noise.
 #
 # From the second step on it matters whether gradients agree: where they do not, steps are shorter. For the gradients 1,
 # −1 and 1:
@@ -639,7 +638,7 @@ plt.show()
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
 # $(0.6, 0.8)$. Why not clip each entry? At 0.5 the vector $(0.3, 4)$ would become $(0.3, 0.5)$, another direction. Why
 # not a smaller learning rate? It would shorten every step. Log the norm. If nearly every step is clipped, the limit no
-# longer picks out bad batches. (With Adam that does little harm, because it divides out a factor that all steps share.)
+# longer picks out bad batches. (With Adam that does little harm, because a factor that hardly changes is divided out.)
 # If the loss jumps and stays high, go back to a checkpoint from before the jump, and skip the batches that caused it.
 #
 # ## What was needed?
@@ -662,11 +661,11 @@ plt.show()
 # | a tenth of the learning rate | 83% |
 # | ten times the learning rate | 0% |
 #
-# And why Adam? Probably because a large part of ordinary text is words each of which is rare, and plain gradient
-# descent is [slow for these](#what-was-needed-in-figures). What matters most here is the learning rate. The rest the
-# table cannot rank, because most rows are at the ceiling. (A model that is wrong on one number in 200 gets all of 500
-# right one time in twelve.) Nor does it say what happens if several are left out. To find one, try values a factor of 3
-# apart in short runs, and choose on the validation numbers; if the best is at either end, try further.
+# And why Adam? Probably because a large part of ordinary text consists of words that are each rare, and plain gradient
+# descent is [slow for these](#what-was-needed-in-figures). What matters most here is the learning rate. The comparison
+# cannot rank the rest, because most rows are at the ceiling. Nor does it say what happens if several are left out. To
+# find a learning rate, try values a factor of 3 apart in short runs, and choose on the validation numbers; if the best
+# is at either end, try further.
 #
 # So the loop works, given data, memory and no power cut. The rest of the chapter takes these three away.
 
@@ -739,8 +738,8 @@ for name, seeds in few.items():
 #   mistakes: at the end a wrong likeliest token has a mean probability of 0.61 instead of 0.88.
 #
 # We choose by the validation numbers that are right. Weight decay 1, weight decay 3 and dropout 0.1 tie within their
-# spread, so the loss decides: decay 1 (which may be luck). Of the test numbers, which had no part in this choice, it
-# gets 91.5 percent right, against 38.1 without a remedy.
+# spread, so the loss decides: decay 1 (its lead over dropout, 0.041 against 0.055, may be luck). Of the test numbers,
+# which had no part in this choice, it gets 91.5 percent right, against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. If your own validation loss rises, first run
 # `evaluate` on part of the *training* set. If that loss is far lower, the model overfits: keep the best checkpoint, get
@@ -810,7 +809,7 @@ for run in few["weight decay 1"]:
 # %% [markdown]
 # ## One step from several batches
 #
-# Next, memory. A large batch has a less noisy gradient, so a larger learning rate may serve, and fewer steps. But it
+# Next, memory. A large batch has a less noisy gradient, so it may allow a larger learning rate and fewer steps. But it
 # may not fit: say 25,000 tokens, as in the paper, on a GPU that has room for 4,000. Then send several smaller ones
 # (**micro-batches**) through the model in turn, add up their gradients, and step once. This is **gradient
 # accumulation**, and together the micro-batches form the *effective batch*. A step takes the time of all of them, but
@@ -1087,7 +1086,7 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 #
 # 1. The parameters.
 # 2. The optimiser state: Adam's two means for every parameter, and its count of steps. (So a checkpoint is about three
-# times as large as the parameters.)
+#    times as large as the parameters.)
 # 3. The state of the random number generator (the **RNG state**), since dropout draws from it; on a GPU, that of the
 #    GPU's generator too (and Python's or NumPy's, if the data code draws from them).
 # 4. How far the run has got in the data, its *position*: which epoch, and how many of its batches are done.
@@ -1136,7 +1135,7 @@ def from_position(batches, position):
     epoch, done = position
     while True:
         for n, batch in enumerate(batches(epoch), 1):
-            if n > done:  # the first epoch's were done before the stop
+            if n > done:  # the first `done` came before the stop
                 yield (epoch, n), batch
         epoch, done = epoch + 1, 0
 
@@ -1175,9 +1174,8 @@ print("same parameters:", same, " same losses:", found == history)
 assert same and found == history
 
 # %% [markdown]
-# They agree to the last bit. (The folded cell below tests the book's trainer, across a kill.) This holds on the same
-# machine with the same software, if its operations are **deterministic**: some GPU operations add in an order that
-# varies.
+# They agree to the last bit. This holds on the same machine with the same software, if its operations are
+# **deterministic**: some GPU operations add in an order that varies.
 #
 # The `Trainer` likewise keeps the five things and the configuration in one file, the **checkpoint**, and the model with
 # the lowest validation loss beside it.
@@ -1269,11 +1267,11 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 
 # %% [markdown]
-# One step, and many right answers are gone. Ten steps later most are back, so a lost state shows as a jump of the loss
-# that heals, and is easily taken for a bad batch. The new Adam knows a single gradient, so it moves every parameter
-# whose gradient is not tiny by the whole learning rate, as in [Adam's first step](#adam). With the state kept, $m$ is
-# mostly smaller than $\sqrt v$, so most parameters move by far less. [Is it the length of the step that does the harm,
-# or its direction?](#a-new-adam-length-or-direction)
+# One step, and many right answers are gone. Ten steps later most are back, so a lost state shows as a short jump in the
+# loss, which is easily taken for a bad batch. The new Adam knows a single gradient, so it moves every parameter whose
+# gradient is not tiny by the whole learning rate, as in [Adam's first step](#adam). With the state kept, $m$ is mostly
+# smaller than $\sqrt v$, so most parameters move by far less. [Is it the length of the step that does the harm, or its
+# direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
 # Losing the RNG state or the position may not show in the curve at all: dropout draws other numbers, or some sentences
@@ -1481,7 +1479,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Six additions and a question. No later chapter depends on them.
+# Six additions, a question, and short answers to twelve more. No later chapter depends on them.
 
 # %% [markdown]
 # ### Where does it look?
@@ -1805,3 +1803,52 @@ assert (
 for name, perplexity in [("the chapter's", 1.111), ("no smoothing", 1.0)]:
     losses = [run["test"]["loss"] for run in runs[name]]
     assert np.isclose(np.exp(np.mean(losses)), perplexity, atol=1e-3)
+
+# %% [markdown]
+# ### Short answers
+#
+# - **What happens without `optimizer.zero_grad()`?** No error is raised. `backward` adds to the gradients that are
+#   there, so each step also follows those of all earlier steps, computed where the parameters no longer are. Adam
+#   divides out most of the growth in size, but not the outdated direction.
+# - **What if one forgets `model.eval()` or `model.train()`?** Without `eval()` dropout stays on: validation results are
+#   usually worse, and two passes over one text disagree, which is how to notice it. Without `train()` after a
+#   validation dropout stays off, and its protection against overfitting is lost.
+# - **Adam adapts its steps. Why does it need a schedule?** Adam divides out the gradient's size, so its steps need not
+#   shrink where gradients do. If all become ten times smaller and stay so, its steps are soon as long as before. Only a
+#   lower learning rate reliably shortens them.
+# - **How long should a warm-up be?** Try about $2 / (1 - \beta_2)$ steps: 100 for 0.98, and 2,000 for 0.999 ([Ma and
+#   Yarats, 2021](https://arxiv.org/abs/1910.04209)). By then the weights in $v$ sum to more than 0.86, so it rests on
+#   many gradients. The paper's base model took 4,000 of 100,000.
+# - **What does $\beta_2 = 0.98$ change, against PyTorch's 0.999?** A $v$ that forgets sooner adapts sooner when
+#   gradients grow. If they go from a steady 1 to a steady 100, the tenth step with 100 is 1.5 learning rates long with
+#   0.98, but 6.5 with 0.999, because $\sqrt v$ has only reached 10.
+# - **At which limit should gradients be clipped?** Often at 1.0, as for GPT-3 ([Brown and others,
+#   2020](https://arxiv.org/abs/2005.14165)). But norms depend on the model and on the loss. So log them unclipped for
+#   some hundred steps, and set the limit a little above what most steps reach: then only outliers are shortened.
+# - **Must the data be shuffled anew in every epoch?** They should be. In a fixed order a sentence always shares its
+#   batch with the same others, so the ways in which each batch's gradient deviates from that of all data return in
+#   every epoch. In new batches they vary, and average out better.
+# - **Why is there usually no weight decay on biases and norms?** The usual reasons: they are few, so they can memorise
+#   little, and a norm's gain starts at 1, so pulling it to 0 shrinks what the norm returns. At width 512 a norm has
+#   1,024 parameters, and $W_1$, with 2,048 units, over a million.
+# - **Do more parameters mean more overfitting?** Not always. A larger model can memorise more, but often does better on
+#   new data, even where it fits all of its training data ([Nakkiran and others,
+#   2020](https://arxiv.org/abs/1912.02292)). Why is not settled.
+# - **No mistake in 1,000 test sentences: is the model perfect?** Not necessarily. A model that is wrong on 3 in 1,000
+#   makes no mistake in $0.997^{1000}$, about 5 percent, of such tests. So after no mistake in $n$ sentences, up to
+#   about $3/n$ may be wrong.
+# - **May one compare recipes by stopping long runs early?** Better not. Halfway down a long schedule the learning rate
+#   is still high, so the loss is usually higher than in a run whose schedule ends there ([Hoffmann and others,
+#   2022](https://arxiv.org/abs/2203.15556)). Give each candidate a schedule of the length that you compare.
+# - **Why a lower learning rate in wider models?** The paper gives no reason. A likely one: Adam moves every entry about
+#   equally far, but an output sums as many products as the model is wide. If their changes agree, it moves eight times
+#   as far at width 512 as at 64.
+
+# %% tags=["proof"]
+for beta, expected in ((0.98, 1.5), (0.999, 6.5)):
+    m = v = 1.0
+    for _ in range(10):
+        m, v = 0.9 * m + 0.1 * 100, beta * v + (1 - beta) * 100**2
+    assert round(m / v**0.5, 1) == expected
+assert min(1 - 0.98**100, 1 - 0.999**2000) > 0.86
+assert round(0.997**1000, 2) == 0.05

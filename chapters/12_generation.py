@@ -14,7 +14,7 @@
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
 # learned something. This chapter takes about 30 minutes to read, and 40 for the exercises. [Going
-# further](#going-further), at the end, takes 9 more minutes, and has [a GPT with a cache in one
+# further](#going-further), at the end, takes 12 more minutes, and has [a GPT with a cache in one
 # file](#a-gpt-with-a-cache-in-one-file).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
@@ -404,7 +404,7 @@ assert np.allclose(
 # Does a beam help a trained model? Take the number model of chapter 11, which writes English numbers in German. After
 # its full training it leaves a beam almost nothing to improve, so we train it for only 110 steps instead of 600,
 # without label smoothing, which [changes the probabilities](#why-are-draws-after-label-smoothing-so-poor). The beam
-# ranks with $\alpha = 0.6$. Here is the accuracy, the share of 500 numbers with every token right, for three seeds:
+# ranks with $\alpha = 0.6$. Here is the exact match, the share of 500 numbers with every token right, for three seeds:
 
 # %% three models, trained, without a cache tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -514,8 +514,7 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# The beam gets a few more numbers right with every seed: a small gain, and a model trained fully would leave less. The
-# decoder has four times as many rows to compute.
+# The beam gets a few more numbers right with every seed, but the decoder has four times as many rows to compute.
 #
 # Is a wrong output the fault of the search or of the model? If the right sentence scores higher than the one that was
 # written, the search has failed. If it scores lower, a better search cannot help: it could only find sentences that
@@ -552,7 +551,7 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # %% [markdown]
 # In the first example, greedy decoding makes a search error, because the right sentence scores higher. In the second,
 # the beam finds the right sentence too, but a shorter one, without *acht hundert*, scores higher: a model error, which
-# greedy decoding had hidden. So the length penalty does not always protect from lost words.
+# greedy decoding had hidden. So the length penalty does not always protect against lost words.
 #
 # ## Sampling
 #
@@ -1084,8 +1083,8 @@ plt.show()
 
 # %% [markdown]
 # By the table above, the cache needs $257/2$, about 128, times fewer token vectors. The gain in time is smaller,
-# presumably because many tokens in one pass share the overhead of launching operations and the reading of parameters.
-# (With a cache a step gets slower, too, as the text grows, because its query meets all keys so far.)
+# presumably because `Recompute`'s many tokens in one pass share the overhead of launching operations and the reading of
+# parameters. (With a cache a step gets slower, too, as the text grows, because its query meets all keys so far.)
 #
 # The price is storage: for each layer and head, the cache keeps a key and a value of each token. For $n$ tokens of $B$
 # sequences these are
@@ -1094,8 +1093,8 @@ plt.show()
 #
 # numbers, where $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At
 # 4 bytes a number the keys and values of self-attention take $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each
-# token of each sentence (those of cross-attention come on top, $S$ for each sentence). With a beam, each hypothesis
-# counts as a sentence.
+# token of each sentence (those of cross-attention, for the source tokens of each sentence, come on top). With a beam,
+# each hypothesis counts as a sentence.
 #
 # Models with 7 billion parameters commonly have 32 layers of width 4,096. At 2 bytes a number the parameters take 14
 # GB, and the cache half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than the parameters do.
@@ -1158,9 +1157,9 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # 2023](https://arxiv.org/abs/2211.17192)) uses that: a small **draft model** with the same vocabulary writes a few
 # tokens ahead, and the large model checks them all in one pass.
 #
-# Say that the draft model has written *elf tausend acht hundert*. The last token of the text, here `<bos>`, has been
-# chosen, but has not been through the large model yet. So five tokens go in, this one and the four drafted ones, under
-# a causal mask, and five rows of logits come out, each for what follows its token:
+# Say that the draft model has written *elf tausend acht hundert*. The token before these, here `<bos>`, has not been
+# through the large model yet. So five tokens go in, this one and the four drafted ones, under a causal mask, and five
+# rows of logits come out, each for what follows its token:
 #
 # | after | the large model's choice | drafted | result |
 # |---|---|---|---|
@@ -1185,8 +1184,8 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # kept with probability $\min(1, p(x)/q(x))$. Otherwise another is drawn with probabilities proportional to
 # $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. Then every token is written as often as if the
 # large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model only costs
-# speed ([how much?](#how-many-tokens-does-a-pass-give)). With many texts at once the device is busy already, and the
-# gain shrinks or is lost.
+# speed ([how much?](#how-many-tokens-does-a-pass-give)). With many short texts at once the device is busy already, and
+# the gain shrinks or is lost.
 
 # %% [markdown]
 # ## Exercises
@@ -1418,7 +1417,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Nine points about writing. Later chapters repeat what they need of them.
+# Nine points about writing, and short answers. Later chapters repeat what they need of them.
 
 # %% [markdown]
 # ### When does beam search stop?
@@ -1809,9 +1808,9 @@ assert round(4000 * 9 / passes, 1) == 3.4
 # 1. $x$ is drawn and accepted with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$.
 # 2. $x$ is drawn and rejected with probability $q(x) - \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all tokens
 #    that is $Z$, the probability of a rejection.
-# 3. Both $p$ and $q$ sum to 1, so where $p$ is larger it is so by as much in all as $q$ elsewhere, and $\max(0, p - q)$
-#    also sums to $Z$. A replacement is therefore $x$ with probability $\max(0, p(x) - q(x)) / Z$. So $x$ replaces a
-#    rejected token with probability $Z \cdot \max(0, p(x) - q(x)) / Z$.
+# 3. Both $p$ and $q$ sum to 1, so $p$ exceeds $q$ by as much in total as $q$ exceeds $p$ elsewhere, and
+#    $\max(0, p - q)$ also sums to $Z$. A replacement is therefore $x$ with probability $\max(0, p(x) - q(x)) / Z$. So
+#    $x$ replaces a rejected token with probability $Z \cdot \max(0, p(x) - q(x)) / Z$.
 #
 # Points 1 and 3 add up to the large model's own probability (and the acceptance rate $a$ is $1 - Z$):
 #
@@ -1836,3 +1835,56 @@ assert np.allclose(accepted + replaced, large)
 # Added up these are 0.6, 0.3 and 0.1, the large model's own probabilities. To test code, draw $N = 100{,}000$ tokens
 # after one prompt with speculative sampling, and as many from the large model alone. The two frequencies of a token $x$
 # should differ only by chance, by about $\sqrt{2\,p(x)\,(1 - p(x)) / N}$.
+
+# %% [markdown]
+# ### Short answers
+#
+# - **Why not rank all sentences?** There are too many: with 8,000 tokens, about $10^{78}$ texts of twenty. Beginnings
+#   with the same last word cannot be merged either, because the decoder sees all words before. A beam of 4 ranks at
+#   most 640,000 continuations.
+# - **How large a beam is usual?** In translation 4 to 10. [Britz and others (2017)](https://arxiv.org/abs/1703.03906)
+#   found that 5 to 10, with a length penalty, worked well for recurrent networks. A beam of 10 needs about ten times
+#   the decoder's arithmetic and self-attention cache, because each hypothesis is a row.
+# - **Why are a beam's results so alike?** Often one good beginning has several good continuations, and they fill the
+#   beam, so the results may differ in one word. For variety draw several texts, or penalise hypotheses that resemble
+#   others ([Vijayakumar and others, 2016](https://arxiv.org/abs/1610.02424)).
+# - **May a beam add logits instead of log-probabilities?** No. A number added to all logits of a row changes no
+#   probability: $(1, 0)$ and $(101, 100)$ mean the same, but by its logits the second would be 100 ahead. The
+#   log-softmax removes that number, so rows can be compared.
+# - **Does temperature change what greedy or beam search writes?** Greedy decoding, no: dividing by a positive number
+#   keeps the order of the logits. Beam search, possibly, because each step's softmax changes by itself. In this
+#   chapter's first model a temperature of 0.25 gives *a cup* 0.41 and *the tea* 0.29.
+# - **Does a low temperature make answers correct?** Only where the model's first choice is right, because a low
+#   temperature strengthens that choice, right or wrong. If a wrong answer of one token has 0.6 and the right one 0.4, a
+#   temperature of 0.5 gives the wrong one 0.36 / 0.52 = 0.69.
+# - **Which temperature and top-p are usual?** Temperatures from 0.7 to 1 with top-p from 0.9 to 0.95 are common
+#   starting points. Change one at a time: a low temperature already removes much of the tail that top-p cuts, so you
+#   could not tell which of them helped.
+# - **What does a repetition penalty do, and what does it break?** It lowers the logits of tokens that have been written
+#   ([Keskar and others, 2019](https://arxiv.org/abs/1909.05858)), so loops become less likely. If it is too strong it
+#   spoils texts, because names, *the* and the brackets of code must recur. (Dividing by 1.2 would *raise* a negative
+#   logit, from $-3$ to $-2.5$.)
+# - **Why draw several answers and take the commonest?** Because wrong answers often scatter: if the right one has the
+#   probability 0.4 and six wrong ones 0.1 each, one draw is right 40 percent of the time, and the commonest of many
+#   independent draws almost always ([Wang and others, 2022](https://arxiv.org/abs/2203.11171)). A mistake that most
+#   draws share survives.
+# - **Can two requests share a cache?** Yes, as far as both begin with the same tokens, because in a decoder-only model
+#   a token's keys and values depend only on that token, its position and the tokens before it. So put fixed
+#   instructions first, and the date or the question last.
+# - **Does a KV cache speed up training?** Not with teacher forcing: all tokens are known, so one pass computes every
+#   key and value once, and there is nothing to reuse. After the next update of the parameters, kept keys and values
+#   would be out of date.
+# - **How many tokens should the draft model write?** The more often its tokens are accepted, the more, because all
+#   after a rejection are wasted. At $c = 0.05$ [the formula](#how-many-tokens-does-a-pass-give)'s best is $k = 3$ for
+#   $a = 0.5$ (1.6 times as fast), and $k = 8$ for $a = 0.8$ (3.1 times).
+
+# %% tags=["proof"]
+assert round(20 * math.log10(8000)) == 78 and 20 * 4 * 8000 == 640_000
+sharper = table**4 / (table**4).sum(dim=-1, keepdim=True).clamp(min=1e-12)
+cold = [round(float(sharper[1, n] * sharper[n, m]), 2) for n, m in ((3, 6), (4, 8))]
+assert cold == [0.41, 0.29] and round(0.36 / 0.52, 2) == 0.69
+for share, best, gain in ((0.5, 3, 1.6), (0.8, 8, 3.1)):
+    gains = {
+        k: sum(share**i for i in range(k + 1)) / (1 + 0.05 * k) for k in range(20)
+    }
+    assert max(gains, key=gains.get) == best and round(gains[best], 1) == gain

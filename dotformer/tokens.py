@@ -126,7 +126,7 @@ class BPETokenizer:
         return cls(learn_merges(texts, vocab_size - smallest))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The token IDs. UnicodeEncodeError: not valid Unicode (half a surrogate pair)."""
+        """The token IDs. UnicodeEncodeError: half of a surrogate pair."""
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
@@ -187,8 +187,8 @@ def token_batches(
 
     Padding counts: a batch of B sentences has B times its longest. Returns for each
     batch where in `lengths` its sentences are, batches in random order. `others`, a
-    number each, sorts those of one length, as a pair's shorter side does.
-    ValueError: one alone is too long.
+    number each, sorts those of one length (for pairs: the difference of the two
+    sides). ValueError: one alone is too long.
 
     Defined in chapter 10, "Batches with little padding".
     """
