@@ -91,7 +91,7 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # A real state is a vector. The function that computes the new state from the old one and the word is called a **cell**.
 # The plain cell (that of a *vanilla* or *Elman* RNN) mixes the word $x$ and the state $h$ with two matrices, and
 # squeezes the result between −1 and 1. Why squeeze? Without it each word would add a term of its own to the state,
-# whatever the other words are, so *good* would add the same after *not* as without *not*. The squeeze, the function
+# whatever the other words are, so *good* would add the same after *not* as after *very*. The squeeze, the function
 # $\tanh$, is steep near 0 and flat far from it. So the effect of *good* depends on the state, and *not* has changed the
 # state. The new state is $h'$:
 #
@@ -377,6 +377,9 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # | plain, orthogonal $W_h$ | 1 | times the slope, about 0.8 | 0.8 |
 # | LSTM, gate open | 0.95 | and more on the path through $h$ | about 0.97 |
 #
+# A gate $\sigma(z)$ stays below 1, so the path along $c$ is a product, too, only slower to fade: of factors of 0.99,
+# $0.99^{1000} \approx 0.00004$ is left. To keep a number that long, training must push the gate almost to 1.
+#
 # Influence decides what can be learned. Training moves each parameter against the *gradient*, the derivative of the
 # error. A parameter serves at every step, so its gradient is a sum with a term for each step (*backpropagation through
 # time*). Say that the error depends only on the last state. What the parameter did $k$ steps back reaches the error
@@ -499,7 +502,9 @@ for name in names:
 # Why not a larger state, then? It holds more, at a price: the state must grow with the text, and in these cells the
 # work of each step grows with the square of the state. For a linear fit to recall 50 words of 8 independent numbers, a
 # state of 400 is needed. Its $W_h$ is $400 \times 400$, so $W_h$ alone takes 160,000 multiplications a step. For a
-# state of 24 it takes 576.
+# state of 24 it takes 576. And more room is not slower forgetting: with PyTorch's initialisation $W_h$ keeps 0.58 a
+# step at every width. (To tell the two faults apart, let one word count and vary its distance, or ask for more and more
+# of the words that were just read.)
 #
 # Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But a state of fixed
 # width and precision can take only a fixed number of values, while the number of possible sentences grows exponentially
@@ -786,11 +791,11 @@ plt.show()
 # %% [markdown]
 # How hard is it to learn to pack a text into one vector? We trained five networks to copy strings of 2 to 32 random
 # letters (`python -m benchmarks.bottleneck`, half an hour). Encoder and decoder are LSTMs with 32, 64 or 128 numbers in
-# $h$ and in $c$. Training takes 2,000 steps, for one network 6,000. Four decoders get one vector, made of the last
-# states of an encoder that reads in both directions; the fifth, of width 32, has attention. The lines show the share of
-# letters that are right in new strings, when the decoder is given the right letters before each (guessing would get
-# 0.04). They are means of three random starts, with the best of four settings of the training (*learning rates*,
-# [chapter 7](07_learning.ipynb)), selected on the same strings.
+# $h$ and in $c$. Training takes 2,000 steps, and for a second network of width 64 6,000. Four decoders get one vector,
+# made of the last states of an encoder that reads in both directions; the fifth, of width 32, has attention. The lines
+# show the share of letters that are right in new strings, when the decoder is given the right letters before each
+# (guessing would get 0.04). They are means of three random starts, with the best of four settings of the training
+# (*learning rates*, [chapter 7](07_learning.ipynb)), selected on the same strings.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of letters right against the number of letters to copy, 2 to 32. Without attention all curves start at 1 and fall: width 32 from 8 letters on, to 0.34; width 64 from 10 on, to 0.45; width 128, and width 64 with three times the steps, from 14 on, to 0.57 and 0.60. With attention, at width 32, the line stays at 1."}}
 from classroom.measured import measured
@@ -825,8 +830,8 @@ plt.show()
 # Short strings come out right; the longer a string, the more letters are wrong. A wider state moves the fall to the
 # right. Longer training does, too, so at width 64 this is not yet the limit of what a vector can hold. What we see is
 # how hard it is to learn to pack all letters into one vector and to unpack them again. With attention nothing has to be
-# packed: at width 32 the curve stays at 1, with little more than a third of the parameters of width 64. It takes about
-# one and a half times as long as the 2,000 steps of width 64, and about half as long as its 6,000. (Copying suits
+# packed: at width 32 the curve stays at 1, with little more than a third of the parameters of width 64. Its training
+# takes about one and a half times as long as 2,000 steps at width 64, and half as long as 6,000. (Copying suits
 # attention, because each letter written is one letter read.)
 
 # %% tags=["proof"]
@@ -889,10 +894,12 @@ assert 1.3 < spent["attention, width 32"] / spent["width 64"] < 1.7
 # multiplications. A plain cell has two such matrices, and attention four: for what a word asks (its *query*), what
 # queries are compared with (*key*), what it hands over (*value*), and what becomes of the result (*output*; chapters 4
 # and 6). The second part, in attention only, is the $n^2$ pairs of words: comparing the two takes $d$ multiplications,
-# and multiplying a vector by its weight $d$ more. So the work of attention is **quadratic** in $n$. It is more than
-# that of a plain cell at any length, because attention has four matrices and the cell two. It is more than that of an
-# LSTM, which has eight, beyond $2d$ words: with $d = 512$, the width of the original transformer, beyond about a
-# thousand ([counted below](#how-much-work-is-it)).
+# and weighting the other's value $d$ more. So the work of attention is **quadratic** in $n$: twice the length doubles
+# the first part, and a plain cell's work, and quadruples the second. But the second overtakes the first only beyond
+# $n = 2 d$, so in short texts it is not what costs. It is more than that of a plain cell at any length, because
+# attention has four matrices and the cell two. It is more than that of an LSTM, which has eight, beyond $2d$ words:
+# with $d = 512$, the width of the original transformer, beyond about a thousand ([counted
+# below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*. In training the right translation is known, so its words are read
 # all at once, like the source ([chapter 9](09_decoder.ipynb)). But a plain cell or an LSTM needs $h_{t-1}$ before it
@@ -904,15 +911,16 @@ assert 1.3 < spent["attention, width 32"] / spent["width 64"] < 1.7
 # further word costs attention more than the last, while a recurrent cell does the same work for every word. This is one
 # reason why recurrent networks are still being developed ([Mamba](#in-one-breath), in the sources). (How many numbers
 # must be kept? When text is generated, a plain cell keeps $d$, and attention $2 n d$, a key and a value for each word.
-# In training both keep a few times $n d$, which the computation of the gradient needs, and attention its $n^2$ weights,
-# unless it computes them again.)
+# In training both keep a few times $n d$ for the gradient, and attention also its $n^2$ weights, unless it computes
+# them again.)
 #
 # ### Is attention an infinite memory?
 #
-# No, for two reasons. It keeps vectors of every word, so a long enough text no longer fits into memory. And weight that
-# is shared among more words is *diluted*. Say that one word has the score 9, and all the others 0. It counts as much as
+# No. It keeps vectors of every word, so a long enough text no longer fits into memory. And weight that is shared among
+# more words is *diluted*. Say that one word has the score 9, and all the others 0. It counts as much as
 # $e^9 \approx 8{,}100$ of them, so it gets 0.994 of the weight among 50 words, 0.62 among 5,000, and 0.14 among 50,000.
-# A larger score makes up for this: among ten times as many words it must be $\ln 10 = 2.3$ larger.
+# A larger score makes up for this: among ten times as many words it must be $\ln 10 = 2.3$ larger. And a word within
+# reach is not yet used: the network must have learned scores that find it.
 #
 # Nearly every transformer has a maximum text length, its **context length**, set by memory, by cost, or by the
 # positions that it was trained on. The layer itself fits any length: **the number of parameters does not depend on the
@@ -1097,10 +1105,10 @@ verdict
 # smaller in the orthogonal cell. And one question is open: must the gradient vanish?
 #
 # The entries of $W_h$ are uniform between $-1/\sqrt{H}$ and $1/\sqrt{H}$. Between $-a$ and $a$ the variance is
-# $a^2 / 3$, here $1/(3H)$. Let $\delta$ be a small change of the state, a row. An entry of $\delta W_h$ is a sum of $H$
-# of them, each times an entry of $\delta$. Variances of independent terms add up, and a factor enters as its square, so
-# the variance is $\|\delta\|^2 / (3H)$. The mean is 0, so this is also the average square. The change has $H$ such
-# entries, so its squared length is on average $\|\delta\|^2 / 3$.
+# $a^2 / 3$, here $1/(3H)$. Let $\delta$ be a small change of the state, a row. An entry of $\delta W_h$ sums $H$
+# entries of $W_h$, each times one of $\delta$. Variances of independent terms add up, and a factor enters as its
+# square, so the variance is $\|\delta\|^2 / (3H)$. The mean is 0, so this is also the average square. The change has
+# $H$ such entries, so its squared length is on average $\|\delta\|^2 / 3$.
 #
 # Must the gradient vanish? A matrix multiplies the length of a vector at most by its largest **singular value**. If
 # that of $W_h$ is below 1, what reaches far back must vanish, because the slope of $\tanh$ is never above 1: with 0.9,
@@ -1289,7 +1297,10 @@ for size in (7, 32):  # as many sentences as words
 # - **Are recurrent networks obsolete?** No: they suit an endless stream, because their memory does not grow. But
 #   transformers copied and retrieved long texts better than networks with a fixed state, Mamba included, because such a
 #   state cannot hold a text of any length ([Jelassi and others, 2024](https://arxiv.org/abs/2402.01032)).
+# - **My network cannot recall a word 50 back. Is recurrence to blame?** First rule out a bug (does it work at distance
+#   2?), too little training (more steps, other learning rates, several starts), a closed gate (raise its bias) and a
+#   small state (double it). And compare with attention at an equal number of parameters and equal training.
 
 # %% tags=["proof"]
 assert 4 * (8 * 24 + 24 * 24 + 24) == 3168 == 4 * 792
-assert round(1.2**50, -2) == 9100
+assert round(1.2**50, -2) == 9100 and round(0.99**1000, 5) == 0.00004

@@ -284,8 +284,8 @@ lengths = np.sqrt((four**2).sum(axis=-1, keepdims=True))  # (4, 1), a column
 units = four / lengths  # (4, 3), each row divided by its own length
 
 # %% [markdown]
-# The folded cell makes this a function, `normalize`; `cosine_similarity` takes the dot product of two vectors that it
-# has scaled.
+# The folded cell makes this a function, `normalize`; `cosine_similarity` scales two vectors and takes their dot
+# product.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.similarity"
@@ -369,14 +369,17 @@ plt.show()
 #
 # | | dot product | cosine | distance |
 # |---|---|---|---|
-# | a longer key | higher scores with queries less than 90° away, lower ones beyond 90°: length magnifies a score and keeps its sign | changes nothing | is nearer to some queries and farther from others |
+# | a longer key | magnifies every score and keeps its sign: higher within 90°, lower beyond | changes nothing | is nearer to some queries and farther from others |
 # | a longer query | ranking unchanged, gaps wider | changes nothing | may change the ranking |
 # | good for | a look-up in which some keys should count more where they match | asking which texts are alike: direction shows what a text says, and length often only how much of it there is | measured quantities, where more is not better: $(0, 9, 0)$ really differs from $(0, 3, 0)$ |
 #
 # **For keys of equal length all three rank alike**, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\,q \cdot k$, and then
 # only $q \cdot k$ differs between keys. The transformer of 2017 keeps the lengths. That has a price. What nobody asked
 # for costs nothing, so a key that matches everything, such as $(9, 9, 9)$, can win too often: it scores 18 for *every*
-# query of one 2 and otherwise zeros. Training can shorten such a key, and lengthen one that is often worth finding.
+# query of one 2 and otherwise zeros. Training can shorten such a key, and lengthen one that is often worth finding. Dot
+# products have no upper limit, so weights can become sharp, or too sharp to train; cosines lie between $-1$ and 1, so
+# they need a factor ([chapter 3](03_softmax.ipynb#short-answers)). Some models normalise queries and keys and learn the
+# factor (*QK-norm*, [chapter 19](19_modern.ipynb)).
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -411,8 +414,8 @@ quiz.number(
 #
 # In the original transformer the vector of a word has 512 entries, and the queries and keys, which chapter 4 makes from
 # words, have 64. Is a cosine of 0.5 a lot there? Before we trust a high score, we must know how high a score chance
-# alone can give, and chapter 3 will need that number, because wide vectors have large dot products. So take vectors
-# that have nothing to do with each other: every entry is drawn independently from a normal distribution with mean 0 and
+# alone can give, and chapter 3 will need the same for the dot product, which grows with the width. So take vectors that
+# have nothing to do with each other: every entry is drawn independently from a normal distribution with mean 0 and
 # variance 1. For 10,000 pairs of each width, the code below prints the *typical size* of the cosine, the root of the
 # mean of its square (**RMS**).
 #
@@ -477,7 +480,7 @@ assert round(1e5 * density[abs(cosines) > 0.5].sum() / density.sum()) == 2
 # which words stand near it (one kind of *word2vec* does this). Each word has two vectors, one as the given word and one
 # as the neighbour. A pair's score is the dot product of the given word's first vector and the neighbour's second. *Tea*
 # and *coffee* share many neighbours, such as *cup*, so they need similar scores with many second vectors. The second
-# vectors point in many directions, and only vectors that are alike score alike with so many of them.
+# vectors point in many directions, and only similar first vectors score alike with so many of them.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book.
 # [Chapter 15](15_pretrained.ipynb) runs all of it. Here we need only its first part, the **embedding table**: 30,522
@@ -529,7 +532,7 @@ for word in ("tea", "debts", "python"):
 # | | cosine |
 # |---|---|
 # | two words drawn at random: typical size (RMS) | 0.07 |
-# | a random vector with the words' mean and covariance, and the nearest of the 21,000 words: mean | 0.29 |
+# | a random vector, spread as the words are, and its nearest of the 21,000: mean | 0.29 |
 # | a word, and the nearest other word: median | 0.58 |
 #
 # If you have chosen a pair beforehand, compare with random pairs. If you have found it by a search, compare with what
@@ -565,9 +568,9 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
-# The first question finds *debts*, the second *always*. One matrix product compares all pairs. (The product in the
-# other order, $K Q^\top$, is the transpose: a row then holds what one *key* gets from all queries. With as many queries
-# as keys no shape tells the two apart, so compare an entry off the diagonal with the definition.)
+# The first question finds *debts*, the second *always*. One matrix product compares all pairs. (In the other order,
+# $K Q^\top$, rows and columns swap. With as many keys as queries no shape shows it, so check an entry off the
+# diagonal.)
 #
 # Attention that scores like this is **dot-product attention**. The decoder of [chapter
 # 1](01_why_attention.ipynb#the-network-of-2014) ran the same small network on every pair (*additive attention*), which
@@ -939,10 +942,10 @@ print(
 
 # %% [markdown]
 # None of the 300 random vectors reached 0.44. The nearest word can be another form of the same word, as *debt* is of
-# *debts*. Two words drawn at random have 0.07, where random vectors of this width would have $1/\sqrt{384} = 0.05$. In
-# some models the cosines of words drawn at random are far above 0, because all vectors share a common part
-# (**anisotropy**; shown for vectors in context by [Ethayarajh, 2019](https://aclanthology.org/D19-1006/)). In such a
-# model, subtract the mean vector before you compare.
+# *debts*. Two words drawn at random typically have 0.07, where random vectors of this width would have
+# $1/\sqrt{384} = 0.05$. In some models the cosines of words drawn at random are far above 0, because all vectors share
+# a common part (**anisotropy**; shown for vectors in context by [Ethayarajh,
+# 2019](https://aclanthology.org/D19-1006/)). In such a model, subtract the mean vector before you compare.
 
 # %% tags=["proof"]
 assert round(float(nearest_of_all), 2) == 0.58
@@ -968,10 +971,10 @@ assert luckiest.max() < 0.43
 # ### More features than dimensions
 #
 # In a wide space random vectors are almost at right angles ([above](#how-alike-are-random-vectors)), so there is room
-# for many. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes: the largest of their
-# cosines in absolute value lay between 0.21 and 0.24 in ten draws. For any fixed bound on the cosines, however small,
-# the number of directions that fit grows exponentially with the width ([Ball,
-# 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
+# for many. (At most $D$ can be exactly at right angles, but features need only be nearly so.) Draw 2,000 random vectors
+# of width 512, nearly four times as many as there are axes: the largest of their cosines in absolute value lay between
+# 0.21 and 0.24 in ten draws. For any fixed bound on the cosines, however small, the number of directions that fit grows
+# exponentially with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
 #
 # A model could use that, and small ones have been shown to do so ([Elhage and others,
 # 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). Such a model gives every *feature*, such as *is a
@@ -1099,7 +1102,7 @@ assert kings == [0.69, 0.45] and nearest("actor")[0][0] == "actors"
 #   $-1$, because around their mean of 2 they are $(-1, 0, 1)$ and $(1, 0, -1)$.
 # - **Does $1/\sqrt D$ need normal entries with mean 0?** Not normal ones: independent entries of $+1$ or $-1$, equally
 #   likely, give exactly $1/\sqrt D$, because every length is $\sqrt D$. The mean of 0 matters: independent entries
-#   between 0 and 1 have products of ¼ and squares of ⅓ on average, so wide vectors have cosines near ¾.
+#   uniform between 0 and 1 have products of ¼ and squares of ⅓ on average, so wide vectors have cosines near ¾.
 # - **Was additive attention less accurate than the dot product?** Not in general. [Vaswani and others
 #   (2017)](https://arxiv.org/abs/1706.03762) call the two similar at small widths, and additive attention better at
 #   large ones if the dot products are not divided ([chapter

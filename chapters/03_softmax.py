@@ -221,12 +221,12 @@ quiz.one_choice(
 #
 # A sum whose weights are not negative and sum to 1 is a **weighted average**, or *convex combination*: each number of
 # the answer lies between the smallest and the largest in its column of the values. (All its numbers use the same
-# weights, so no blend costs 40 *and* has 0.3 litres. Unless a column is constant, its largest number is not reached,
+# weights, so a blend near 40 has nearly 0 litres. Unless a column is constant, its largest number is not reached,
 # because every weight is positive, and nothing can be enlarged or subtracted.)
 #
-# Now take $T$ queries at once, and $S$ keys whose values have the width $D$ ($d_v$ in papers). The weights are a matrix
-# $W$ of shape $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, D)$, with a row for each
-# key. Row $O_i$ of their product $O$ is the answer to query $i$:
+# Now take $T$ queries at once, and $S$ keys whose values have the width $d_v$. The weights are a matrix $W$ of shape
+# $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, d_v)$, with a row for each key. Row
+# $O_i$ of their product $O$ is the answer to query $i$:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 #
@@ -311,8 +311,8 @@ plt.show()
 # Nobody buys a blended price, but attention blends word vectors. Is such a blend still like the words in it? If they
 # are few, yes: take two vectors of length 1 at right angles, and add half of each. The sum has length $\sqrt{1/2}$ and
 # the dot product $\tfrac12$ with each, so its cosine with each is 0.71, and an unrelated word has about 0. With $n$
-# equal shares the cosine is $1/\sqrt n$, because each word is a smaller part of the sum: 0.1 for a hundred words. ([Can
-# a blend also be near a word that fits both?](#is-a-blend-near-a-word-that-fits-both))
+# such vectors in equal shares the cosine is $1/\sqrt n$, because each word is a smaller part of the sum: 0.1 for a
+# hundred words. ([Can a blend also be near a word that fits both?](#is-a-blend-near-a-word-that-fits-both))
 
 # %% [markdown]
 # ## Break it: scores of a thousand
@@ -334,8 +334,8 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 #
 # The function `softmax` subtracts the largest score from all scores. The largest exponential is then $e^0 = 1$, so none
 # can overflow, and the sum is at least 1, so you never divide by 0. Very small exponentials may still round to 0
-# (**underflow**). To the answer this does no harm, since such a weight would have added next to nothing. (Its logarithm
-# is another matter, exercise 2, and such a key can hardly learn.)
+# (**underflow**). To the answer this does no harm: a weight below $10^{-300}$ adds next to nothing. (Its logarithm is
+# another matter, exercise 2, and such a key can hardly learn.)
 #
 # A score of minus infinity gets the weight 0, exactly: chapter 4 leaves words out in this way, with a *mask*. In a row
 # of nothing else every weight would be 0/0, so `softmax` raises an error.
@@ -612,17 +612,17 @@ assert largest[1024][2].round(2) == 0.1 and largest[64][2].round(2) == 0.12
 # ### Scaled dot-product attention
 #
 # With the scaling, the soft look-up has four steps: dot product, scaling, softmax and blend. Stack the queries as rows
-# of $Q$, $(T, d_k)$, the keys as rows of $K$, $(S, d_k)$, and the values as rows of $V$, $(S, D)$:
+# of $Q$, $(T, d_k)$, the keys as rows of $K$, $(S, d_k)$, and the values as rows of $V$, $(S, d_v)$:
 #
 # $$O = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 
 
 # %% tags=["nbval-check-output"]
-def attention(queries, keys, values):  # (..., T, d_k), (..., S, d_k), (..., S, D)
+def attention(queries, keys, values):  # (..., T, d_k), (..., S, d_k), (..., S, d_v)
     scaled = queries @ keys.swapaxes(-1, -2) / np.sqrt(keys.shape[-1])
     powers = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     weights = powers / powers.sum(axis=-1, keepdims=True)  # (..., T, S)
-    return weights @ values  # (..., T, D)
+    return weights @ values  # (..., T, d_v)
 
 
 rng = np.random.default_rng(0)
@@ -691,7 +691,7 @@ quiz.number(
 # Take two keys, with the values 1 and 0. The answer is then $w_1$, the weight of the first, and learning should raise
 # it by changing the query $q$. With two keys $w_1$ is the sigmoid of $x = q \cdot (k_1 - k_2) / \tau$, the difference
 # of their scores, where $\tau$ is $\sqrt{d_k}$, or 1 without the division. The derivative of $w_1$ with respect to $x$
-# is $w_1 (1 - w_1)$, as on the diagonal of $J$, because $x$ rises as much as the first score. And that of $x$ with
+# is $w_1 (1 - w_1)$, as on the diagonal of $J$: raising the first score raises $x$ equally. And that of $x$ with
 # respect to each entry of $q$ is the matching entry of $(k_1 - k_2) / \tau$. The derivatives of $w_1$ with respect to
 # all entries of $q$ make a vector, the **gradient**, and by the chain rule it is
 #
@@ -779,8 +779,8 @@ assert round(scaled * (1 - scaled) * apart / 8, 2) == 0.23
 # division lets the softmax *start* where its derivatives are not nearly 0. ([Going further](#can-a-query-still-learn)
 # has the code.) The verdict depends on the learning rate. At 0.1, too small for a hundred steps, the unscaled queries
 # are ahead: those that are not saturated have the longer gradients. And the division is not the only cure: [steps of a
-# fixed length](#when-does-it-matter-less) work at both widths, too, and larger learning rates at width 64. But it costs
-# almost nothing, and with it every learning rate from 10 up that we tried works at both widths.
+# fixed length](#when-does-it-matter-less) work at both widths, too, and absurdly large learning rates ($10^{12}$) at
+# width 64. But it costs almost nothing, and with it every learning rate from 10 up that we tried works at both widths.
 
 # %% [markdown]
 # ## Exercises
@@ -990,9 +990,7 @@ for width in (64, 1024):
 # vectors whose entries have variance 1. It draws its weights uniformly from $-1/\sqrt n$ to $1/\sqrt n$, where $n$ is
 # the width of a word vector. Numbers drawn uniformly from $-b$ to $b$ have variance $b^2 / 3$, so the weights have
 # variance $\frac1{3n}$. Each entry of a query is a sum of $n$ products, each of variance $1 \cdot \frac1{3n}$, so
-# $v = \tfrac13$, and unscaled scores at width 64 have variance $64 / 9 = 7.1$. Repeat the experiment from this start
-# (the assertions at the end of the cell check other claims: on dividing by $d_k$, above, and on steps of fixed length,
-# below):
+# $v = \tfrac13$, and unscaled scores at width 64 have variance $64 / 9 = 7.1$. Repeat the experiment from this start:
 
 # %%
 for width in (64, 1024):
@@ -1005,13 +1003,6 @@ for width in (64, 1024):
         f"d_k {width:4}, learning rate 10: unscaled {found:.0%}, scaled {scaled:.0%}"
     )
     assert round(found, 2) == (0.98 if width == 64 else 0.43) and scaled == 1
-    # divided by d_k, with a large learning rate
-    assert np.mean([learn(width, width, 1000, seed) for seed in range(3)]) == 1
-    # variance 1 again, and steps of the fixed length 0.1: every one finds its key
-    ways = [1, width**0.5]
-    assert all(learn(width, tau, 0.1, 0, unit=True) == 1 for tau in ways)
-    sooner, later = (learn(width, tau, 0.1, 0, steps=25, unit=True) for tau in ways)
-    assert sooner > 0.8 > 0.1 > later
 
 # %% [markdown]
 # At width 64 nearly all unscaled queries now find their key, and at 1024 fewer than half; with the division all do. So
@@ -1033,6 +1024,14 @@ for width in (64, 1024):
 # steps, too. But it rescales a sum over many examples, and a saturated query adds next to nothing to this sum.
 
 # %% tags=["proof"]
+for width in (64, 1024):
+    # divided by d_k, with a large learning rate
+    assert np.mean([learn(width, width, 1000, seed) for seed in range(3)]) == 1
+    # variance 1 again, and steps of the fixed length 0.1: every one finds its key
+    ways = [1, width**0.5]
+    assert all(learn(width, tau, 0.1, 0, unit=True) == 1 for tau in ways)
+    sooner, later = (learn(width, tau, 0.1, 0, steps=25, unit=True) for tau in ways)
+    assert sooner > 0.8 > 0.1 > later
 gone = []  # weights on the right key that are 0 in float32, unscaled
 for seed in range(5):
     rng = np.random.default_rng(seed)
@@ -1099,8 +1098,9 @@ assert (
 # Yes, because many small weights add up. Suppose that one of 10,000 keys has the score 6, and all others have 0. At
 # $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of the weight, and at $\tau = 0.5$ it gets 0.94. So if
 # leads do not grow with the number of keys, attention spreads out (**dilution**). To keep its weight, a key's lead
-# $\Delta$ over $n - 1$ equal keys must grow like $\ln n$, so that $e^\Delta$ keeps pace with $n - 1$. Equal weights
-# over very many keys have small derivatives, like saturated ones.
+# $\Delta$ over $n - 1$ equal keys must grow like $\ln n$, so that $e^\Delta$ keeps pace with $n - 1$. One remedy
+# multiplies the scores by a factor that grows like $\ln n$. Equal weights over very many keys have small derivatives,
+# like saturated ones.
 
 # %% tags=["proof"]
 crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
@@ -1113,12 +1113,14 @@ assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
 # ### Is mine saturated?
 #
 # To find saturated rows in a model, record for each head the largest weight of each row, or its
-# [perplexity](#exercise-1-how-many-keys-is-that), and the standard deviation of the scores. If nearly all rows are
-# sharp at the start, check the divisor and the initialisation. If they become sharp in training, that may be right. If
-# training then becomes unstable, two things can help: a new start with a lower learning rate, or queries and keys of
-# normalised length with a learned scale. (In practice nobody builds $J$. If $g$ is the gradient with respect to the
-# weights, the gradient with respect to the scores is $w \odot (g - w \cdot g)$, where $\odot$ multiplies entry by
-# entry: [chapter 7](07_learning.ipynb#back-through-the-softmax).)
+# [perplexity](#exercise-1-how-many-keys-is-that), and the standard deviation of the scores. Compare gradients, too: in
+# a saturated head those of the matrices that make queries and keys are far smaller than that of the matrix that makes
+# values, which needs no slope of the softmax. If nearly all rows are sharp at the start, check the divisor and the
+# initialisation. If they become sharp in training, that may be right. If training then becomes unstable, two things can
+# help: a new start with a lower learning rate, or queries and keys of normalised length with a learned scale. (In
+# practice nobody builds $J$. If $g$ is the gradient with respect to the weights, the gradient with respect to the
+# scores is $w \odot (g - w \cdot g)$, where $\odot$ multiplies entry by entry: [chapter
+# 7](07_learning.ipynb#back-through-the-softmax).)
 
 # %% [markdown]
 # ### Why only powers?
@@ -1137,8 +1139,8 @@ assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
 # is no average: it grows with the number of keys, and keys do not compete. A paper that trained such models subtracts
 # about $\ln S$ from every score ([Ramapuram and others, 2024](https://arxiv.org/abs/2409.04431)).
 #
-# (And what is the soft form of the *maximum*? It is the *log-sum-exp*, $\ln \sum_j e^{s_j}$, and its derivative with
-# respect to $s_i$ is the softmax's $w_i$.)
+# (Exercise 2 subtracts the *log-sum-exp*, $\ln \sum_j e^{s_j}$, a soft *maximum*. Its derivative with respect to $s_i$
+# is $w_i$.)
 
 # %% [markdown]
 # ### Short answers
@@ -1173,6 +1175,9 @@ assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
 # - **Do cosines need the division, too?** No, rather a factor above 1. Cosines lie between $-1$ and 1, so no key gets
 #   more than $e^2 = 7.4$ times another's weight, and the best of 100 at most 0.07. [Henry and others
 #   (2020)](https://arxiv.org/abs/2010.04245) multiply cosines by a learned number.
+# - **Can a blend of two right answers be wrong?** Yes. With half of the weight on the year 1910 and half on 1990 the
+#   answer is 1950, which neither key says, and nothing in it shows that. So an average suits values that can be mixed,
+#   as vectors of words can.
 
 # %% tags=["proof"]
 assert round(softmax(scores / 0.5)[1], 2) == 0.88

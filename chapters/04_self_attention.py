@@ -166,7 +166,7 @@ assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 
 # %% [markdown]
 # Other weights would hardly help, because they blend the same vectors, and the vector of *import* is far from those of
-# what *import* implies. But a matrix can turn it into [one of these](#and-python) before it is handed over. So this
+# what *import* implies. But a matrix can turn it into [*programming*](#and-python) before it is handed over. So this
 # chapter adds three matrices, the same for every word, which training can change. One decides what a word hands over.
 # The other two decide which words are chosen, because similarity is a poor way to choose, as you will see next.
 #
@@ -175,7 +175,7 @@ assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 # Using one vector in all three roles has four faults.
 #
 # - A word finds itself first, because among vectors of equal length no dot product is larger than a vector's with
-#   itself. Leaving it out is only a patch: its weights sum to 1, so the word must then take from others even where none
+#   itself. Leaving itself out is only a patch: weights sum to 1, so the word must then take from others even where none
 #   is useful.
 # - It finds what is most like it. In *the snake shed its skin*, with the vectors above, the word *its* (not allowed to
 #   choose itself) puts 0.91 of its weight on *the*, and only 0.04 on *snake*, which it should find.
@@ -331,9 +331,8 @@ quiz.one_choice(
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its *context vector* |
 #
-# The weights are at least 0 and sum to 1, so an output is a weighted average of the values. (With $A$ for the weights,
-# $A (X W_V) = (A X) W_V$: one may also blend first, and apply $W_V$ to the blend.) Here is the whole computation for
-# *dog bites man*, with the row of *bites* in red.
+# The weights are at least 0 and sum to 1, so an output is a weighted average of the values. Here is the whole
+# computation for *dog bites man*, with the row of *bites* in red.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Self-attention for dog bites man as matrices, from left to right. X, 3 by 3, goes through W_Q, W_K and W_V to Q, K and V, each 3 by 2. Q and the transpose of K give the scores, 3 by 3: 0 2 0, 2 0 4, 0 2 0. Divided by root 2 and through the softmax they are the weights, 0.16 0.67 0.16, 0.19 0.05 0.77, 0.16 0.67 0.16. These and V give the outputs, 3 by 2: 0.33 0.16, 0.95 0.77, 0.33 0.16. The row of bites is red throughout."}}
 drawing = Diagram(5.8, 4.7)
@@ -611,11 +610,12 @@ quiz.number(
 # is not hidden. It, too, may attend to the real words, because a row with nothing to attend to would cause trouble
 # ([below](#a-row-with-nothing-to-attend-to)). If you hid the padding token's row instead of its column, the real words
 # would still give it weight, so their outputs would change with the amount of padding, and its own row would have
-# nothing to attend to.
+# nothing to attend to. The loss may not show it, because it still falls, and a batch of equally long texts has no
+# padding.
 #
 # Wherever a mask is False, the scaled score becomes minus infinity, so the weight becomes 0. Here are both masks, the
-# hidden entries in grey. In the lower row the sentence is *dog bites*, with padding, here the vector $(1, 1, 0)$ (any
-# would do: no word attends to it, and only its own row depends on it):
+# hidden entries in grey. In the lower row the sentence is *dog bites*, with padding, here $(1, 1, 0)$; any vector would
+# do, because no word attends to it:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of three matrices, scaled scores, masked, and weights. Above, dog bites man with a causal mask: the entries above the diagonal are grey and become minus infinity; the weights are 1, 0, 0; 0.80, 0.20, 0; 0.16, 0.67, 0.16. Below, dog bites pad with a padding mask: the last column is grey and becomes minus infinity in all three rows; the weights are 0.20, 0.80, 0; 0.80, 0.20, 0; 0.50, 0.50, 0."}}
 drawing = Diagram(6.8, 3.2)
@@ -928,8 +928,8 @@ assert (blank == 0).all()
 # ## What does attention cost?
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score and $d_v$ for its part of
-# the blend, and has one weight, which may be stored. Within one text $S = T$, so the time for the $T^2$ pairs is
-# *quadratic*: it grows with the square of the text's length. So does the memory if all weights are stored. The
+# the blend, and has one weight, which plain training must keep. Within one text $S = T$, so the time for the $T^2$
+# pairs is *quadratic*: it grows with the square of the text's length. So does the memory if all weights are stored. The
 # projections cost $T D (2 d_k + d_v)$ multiplications, which grow only linearly with $T$. With $d_k = d_v$ the
 # projections take $3 T D d_k$, and the pairs $2 T^2 d_k$. So in short texts the projections are most of a head's work.
 # Beyond $T = 1.5 \, D$ the pairs are: for $D = 512$ that is beyond 768 words. In a whole transformer it takes longer
@@ -1408,13 +1408,13 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 # A picture is cleaned of noise by averaging each pixel with others. A blur gives the neighbours of a pixel weights that
 # depend only on where they are. *Non-local means* ([Buades, Coll and Morel,
 # 2005](https://doi.org/10.1109/CVPR.2005.38)) gives every pixel a weight that depends on how much its surroundings
-# *look* like those of the pixel to be cleaned, however far away. That is attention with pixels in place of words: with
-# fixed weights it would be linear, but the weights are computed from what is blended, and that makes it nonlinear
-# ([Wang and others, 2018](https://arxiv.org/abs/1711.07971), draw the connection). There the analogy ends. A filter
-# compares surroundings as they are and returns a pixel. Attention learns what to compare, and what to hand over. And a
-# *convolution*, a blur whose weights are learned? Moved from pixels to words, it has a fixed weight for each position
-# in its window, such as *two words back*. Attention computes a weight for each pair of words, however far apart, and
-# without a mask or positions it does not know where they stand ([chapter 5](05_position.ipynb)).
+# *look* like those of the pixel to be cleaned, however far away. That is attention with pixels in place of words: its
+# weights, too, are computed from what is blended ([Wang and others, 2018](https://arxiv.org/abs/1711.07971), draw the
+# connection). There the analogy ends. A filter compares surroundings as they are and returns a pixel. Attention learns
+# what to compare, and what to hand over. And a *convolution*, a blur whose weights are learned? Moved from pixels to
+# words, it has a fixed weight for each position in its window, such as *two words back*. Attention computes a weight
+# for each pair of words, however far apart, and without a mask or positions it does not know where they stand ([chapter
+# 5](05_position.ipynb)).
 
 # %% [markdown]
 # ### Break it: four versions, one correct
@@ -1501,6 +1501,19 @@ for name, version in versions.items():
 # - **Does one entry of a query mean something?** Not by itself. Multiply $W_Q$ and $W_K$ by the same $R$ with
 #   $R R^\top = I$: the entries change, but in this formula no score does, because
 #   $W_Q R R^\top W_K^\top = W_Q W_K^\top$. The columns *alive* and *action* were a choice.
+# - **What if rows with nothing to attend to give NaN?** Let every row have at least one key, or hide nothing in an
+#   empty row and set its output to 0. Replacing NaN by 0 afterwards mends the outputs but not the gradients, where 0
+#   times NaN is NaN.
+# - **How do fast programs avoid storing the weights?** Without approximating: block by block they keep each row's
+#   running maximum and sum, and in the backward pass they compute the blocks again ([chapter
+#   20](20_one_gpu.ipynb#attention-without-the-score-matrix)). The memory then grows linearly, and the time stays
+#   quadratic.
+# - **How do I know that a word with a large weight mattered?** Mask it, and measure how far the output moves. Values
+#   may be alike, so that other weights would give the same answer, and other heads, or the word's own vector, may
+#   outweigh this one.
+# - **Does it matter that $W_Q W_K^\top$ has a low rank?** It limits what can be compared: a head sees at most $d_k$
+#   directions of a word. It also leaves less room to learn chance patterns of the training texts. And only the product
+#   counts: $W_Q A$ and $W_K (A^{-1})^\top$ give the same scores for any invertible $A$.
 
 # %% tags=["proof"]
 assert 1000 * 1001 // 2 == 500_500 and round(4096**2 / 1e6, 1) == 16.8

@@ -82,7 +82,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "The attention weights already depend on the position, and the vectors must agree with them",
-        "They do not: shuffle the words, and the same weights come along.",
+        "They do not: if words are shuffled, each keeps its weights.",
     ),
 )
 
@@ -114,7 +114,7 @@ for t in (0, 1, 10, 100):
 # in the middle of a text. The index adds $t\,u$ to the input, with the fixed vector $u = (1, \dots, 1)$; smaller steps
 # only make $u$ shorter. The key becomes $x_t W_K + t\,(u W_K)$, and its score with a query $q$ gains $c\,t$, with the
 # same $c = q \cdot (u W_K)$ for every key. Plotted against $t$ that is a straight line, and a straight line is highest
-# at one of its ends. So a position in the middle never gains most.
+# at one of its ends. So within one score a position in the middle never gains most.
 #
 # **The fraction of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40, so
 # "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
@@ -127,9 +127,8 @@ for t in (0, 1, 10, 100):
 #
 # 1. every position is *different*;
 # 2. the numbers are *bounded*, so that a late position does not drown its word;
-# 3. a step of one looks *the same everywhere*, in texts of any length: one fixed operation takes every position to the
-#    next. It should be simple enough for a model to learn, such as adding a fixed vector or multiplying by a fixed
-#    matrix;
+# 3. a step of one looks *the same everywhere*, in texts of any length, so that *one back* is learned only once: one
+#    fixed operation, such as adding a vector or multiplying by a matrix, takes every position to the next;
 # 4. *any* position can be the one that scores highest, not only the first or the last;
 # 5. neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # 6. there is *no last* position.
@@ -493,8 +492,8 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # With $R_1$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win.
 # Before and after are told apart, because the rotation moves the peak to one side.
 #
-# All this needs pairs. With sines alone there is no matrix $R_r$, because the next sine depends on the cosine, too. (At
-# $t = 0$ all sines are 0, and no matrix turns zeros into anything else.)
+# All this needs pairs. With sines alone there is no matrix $R_r$: a sine takes almost every value twice in a turn, once
+# rising and once falling, so the next one depends on the cosine, too.
 #
 # Sinusoids grant every wish, though in a narrow encoding some distant positions are only slightly *different*:
 #
@@ -556,12 +555,11 @@ for sentence in ("dog bites man", "man bites dog"):
 # ## Does adding destroy the word?
 #
 # After adding, the model sees only the sum, but the sum can be taken apart. In a [test with 1,000 random vectors as
-# words](#can-the-sum-be-taken-apart) one linear map, found by least squares, brings the sum nearest to the right word,
-# at every width that we tried, from 32 to 256, and another finds about where the word stood: at width 128, 99 percent
-# are right or off by one, at 32 only 71. It helps that in a wide space a random direction, such as an untrained word's,
-# is nearly at right angles to any other ([chapter 2](02_similarity.ipynb#how-alike-are-random-vectors)), so word and
-# position hardly disturb each other at the start. Training can move the words further away from the directions that
-# positions use.
+# words](#can-the-sum-be-taken-apart) one linear map (least squares) leads to the right word at every width tried, 32 to 256.
+# Another finds about where it stood: at width 128, 99 percent are right or off by one, at 32 only 71. It helps that in
+# a wide space a random direction, such as an untrained word's, is nearly at right angles to any other ([chapter
+# 2](02_similarity.ipynb#how-alike-are-random-vectors)), so word and position hardly disturb each other at the start.
+# Training can move the words further away from the directions that positions use.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**)? In the projection that comes next,
 # the upper rows, $W_1$, multiply the word, and the lower rows, $W_2$, the position:
@@ -848,7 +846,7 @@ assert np.allclose(by_pairs, by_matrix)
 # model. Published code can differ from ours in two points: its pairs turn the other way, and some of it pairs not
 # neighbours but entry $i$ with entry $i + d_k/2$. If you train from scratch, every variant works equally well, because
 # $W_Q$ and $W_K$ can learn their columns in any order. Published weights work only with the layout that they were
-# trained with. A check of distances passes with every layout, so compare outputs, too. [Going
+# trained with. In every layout only $t - s$ counts, so compare outputs, too. [Going
 # further](#other-ways-to-encode-the-distance) has other ways to encode the distance.
 
 # %% [markdown]
@@ -922,8 +920,8 @@ for t in range(4):
     print(f"word {t}: same vector? {np.allclose(at_once[t], one_by_one[t])}")
 
 # %% [markdown]
-# Each sequence of length 1 begins at position 0, so every word gets that encoding. Nothing crashes, and training never
-# reveals the mistake, because there whole sentences are encoded at once.
+# Each sequence of length 1 begins at position 0, so every word gets that encoding. Nothing crashes, the text only gets
+# worse, and training never reveals the mistake, because there whole sentences are encoded at once.
 #
 # The check that finds it: **one at a time must equal all at once**. The cure is to say where the word stands, which is
 # why the modules above have `start`, and `sinusoidal_encoding` takes positions. One `start` serves a batch only if all
@@ -1182,7 +1180,7 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # Project each encoding onto the 12 dimensions, and train on all 48 positions (3,000 steps from $A = 0$): now $A$ is
 # right at every one of them, so a solution exists there. But after 3,000 steps on only the first 24 positions,
 # projected or not, every later one is wrong. So leaving the other directions out is no cure: the 24 positions alone do
-# not lead to it. Nor is too little data the whole answer, because width 32 succeeds with the same 24.
+# not lead to it. Width 32 succeeds with the same 24, which fits [our explanation](#could-the-encoding-be-learned).
 #
 # Below, *outside* is the share of the squared length of encodings 24 to 47 that lies outside the subspace. *Trained on
 # 24* is the chapter's experiment, 500 steps at its best learning rate. The last column is another, with 3,000 steps at
@@ -1441,8 +1439,8 @@ assert round(near[128], 2) == 0.99 and round(near[32], 2) == 0.71
 #   [BERT-base](https://arxiv.org/abs/1810.04805) learns $512 \times 768 = 393{,}216$, of about 110 million. Turning a
 #   query of width 64 takes 128 products; projecting it from width 512 takes 32,768.
 # - **May the angles be computed in 16 bits?** Better not. bfloat16 keeps 8 binary digits, so it rounds 257 to 256, and
-#   two positions become one. Compute angles, sines and cosines in float32 ([a mistake once found in a published
-#   Llama](https://github.com/huggingface/transformers/pull/29285)).
+#   two positions become one. Compute angles, sines and cosines in float32 ([a mistake once found in a library's Llama
+#   code](https://github.com/huggingface/transformers/pull/29285)).
 # - **Must sines and cosines alternate?** No. With all sines first the columns are only in another order, and in an
 #   untrained model no column is special. Trained weights need the order that they were trained with.
 # - **What if the width is odd?** One sine lacks its cosine. Since $\sin a \sin b = \frac12(\cos(a - b) - \cos(a + b))$
@@ -1463,6 +1461,12 @@ assert round(near[128], 2) == 0.99 and round(near[32], 2) == 0.71
 # - **Must every entry of a query be turned?** No. GPT-NeoX-20B turns only a quarter of the entries of each query and
 #   key ([Black and others, 2022](https://arxiv.org/abs/2204.06745)). The rest compare words alike at every distance,
 #   because no rotation touches them.
+# - **What else is wrong with the index and the fraction?** A text longer than any in training brings indices that the
+#   model has never met. And while a text is being generated, its length $T$ is not even known.
+# - **Do sinusoids make attention prefer neighbours?** No. Raw encodings are more alike when near, but scores also
+#   contain $W_Q$ and $W_K$. Training may make these look far away, as $R_{-r}$ does, or ignore positions.
+# - **Why must rotary positions be applied in every layer?** Because nothing is added to the words: the outputs of a
+#   layer carry no position, and the next layer makes its queries and keys afresh, so it must turn them again.
 
 # %% tags=["proof"]
 equal_steps = np.array([1, 0.75, 0.5, 0.25])

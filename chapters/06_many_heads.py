@@ -299,9 +299,9 @@ quiz.one_choice(
 # In code the query matrices of all heads stand side by side in one matrix of shape $(D, D)$, so that one product
 # computes all queries, and likewise for keys and values. Then each row of the product is cut into $H$ slices of $d_k$,
 # and two axes are swapped, so that each head has a matrix of its own with a row for every word. In the picture below, a
-# cell is labelled with its row and column in the first matrix. Follow cell 1,2: row 1 is the second word, and column 2
-# its third number, because the labels count from 0. After the reshape it is the first of the second word's two numbers
-# for head 2. After the swap it stands in the second row of head 2's own matrix. The number itself has not changed.
+# cell is labelled with its row and column in the first matrix. Follow cell 1,2 (labels count from 0), the second word's
+# third number. After the reshape it is the first of the second word's two numbers for head 2. After the swap it stands
+# in the second row of head 2's own matrix. The number itself has not changed.
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. Below, the same in reverse, in paler colours: attention in each head gives two matrices of 3 rows and 2 columns, H by T by d_k; axes are swapped to T by H by d_k, a reshape gives T by D, and W_O gives the output."}}
@@ -361,8 +361,8 @@ plt.show()
 
 # %% [markdown]
 # Here is the whole layer, for a batch of $B$ sentences. `split` does the two steps of the picture's upper row, the
-# reshape and the swap. Attention, that of chapter 4, puts new numbers, drawn paler, in the same cells. Merging reverses
-# the steps of `split`: first swap, then reshape.
+# reshape and the swap. Attention (chapter 4) fills the same cells with new numbers, drawn paler. Merging reverses the
+# steps of `split`: first swap, then reshape.
 
 # %%
 from dotformer.by_hand.softmax import softmax
@@ -677,10 +677,10 @@ for y, mask in (x, causal), (other, None):
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
 # decide. How it works is for [chapter 7](07_learning.ipynb); here you see what it finds.
 #
-# The sentences are *noun, verb, noun*. A smaller noun this time, so that a narrow head can hold a whole word. A word
-# has $D = 16$ numbers, as [above](#would-one-head-do), but now uses only eight: six for the noun, one for *verb*, and
-# one for the position. The other eight are 0, so a head of width 8 can hold the whole word. A layer has either one head
-# of width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into its output for the verb.
+# The sentences are *noun, verb, noun*. The nouns are smaller this time. A word has $D = 16$ numbers, as
+# [above](#would-one-head-do), but now uses only eight: six for the noun, one for *verb*, and one for the position. The
+# other eight are 0, so a head of width 8 can hold the whole word. A layer has either one head of width 16 or two of
+# width 8. Its task is to write both nouns, 12 numbers, into its output for the verb.
 #
 # **Predict first.** Train three layers: one head; two heads with random starts; two heads with equal starts, rows of
 # $W_O$ included. What share of the nouns does each miss? (The squared error, divided by that of always answering 0: the
@@ -899,7 +899,7 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # Does head 3 find out who bit? It seems to: *bit* gives *dog* 1.00 in *the dog bit the man*, and *man* 1.00 in *the man
 # bit the dog*. But only because the biter is the word before: in *the dog that bit the man ran*, *bit* looks at *that*.
-# In the first two sentences head 11, for example, hardly depends on the order: it gives *dog* 0.31 in the one and 0.28
+# In the first two sentences head 11, for example, hardly depends on the order: *bit* gives *dog* 0.31 in one and 0.28
 # in the other.
 
 # %% tags=["proof"]
@@ -1263,12 +1263,12 @@ plt.show()
 #
 # ### Could one head escape by other means?
 #
-# - *Could its weights depend on the nouns themselves?* Yes. If the weights are nearly equal, and what arrives is read
-#   off by a matrix, that gains one number. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores
-#   differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference, which an average with nearly equal weights
-#   loses. The weights themselves carry this number. Let one entry of the values be 1 for the first word, 0 for the verb
-#   and −1 for the last: its blend is the first noun's weight minus the last's. So with nouns of six numbers 6 + 1 of 12
-#   arrive, and 5 are lost, 0.417, instead of half. Where the head's keys see the positions only, it misses half.
+# - *Could its weights depend on the nouns themselves?* Yes. If a matrix reads off what arrives, and the weights are
+#   nearly equal, that gains one number. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores
+#   differ by $q \cdot (k_a - k_b)$. A nearly equal average loses this number, but the weights carry it. Let one entry
+#   of the values be 1 for the first word, 0 for the verb and −1 for the last: its blend is the first noun's weight
+#   minus the last's. So with nouns of six numbers 6 + 1 of 12 arrive, and 5 are lost, 0.417, instead of half. Where the
+#   head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into different numbers from those of the last noun?* Not in the first layer.
 #   The matrix is the same for every word, and a position is only added, so both nouns are written into the same
 #   numbers.
@@ -1372,9 +1372,9 @@ print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) 
 #
 # Nor is every matrix of weights possible in a long sentence. Each row of its scores is a mixture of $d_k$ rows, those
 # of $K^\top$. The logarithm of a weight is its scaled score minus one number for its row, so a row of logarithms is a
-# mixture of the same $d_k$ rows and of $(1, \dots, 1)$. Their matrix has rank $d_k + 1$ at most, so with more than
-# $d_k + 1$ words not every matrix of weights is possible. This is the **low-rank bottleneck** ([Bhojanapalli and
-# others, 2020](https://arxiv.org/abs/2002.07028)).
+# mixture of the same $d_k$ rows and of $(1, \dots, 1)$. This matrix of logarithms has rank at most $d_k + 1$, so with
+# more than $d_k + 1$ words not every matrix of weights is possible. This is the **low-rank bottleneck** ([Bhojanapalli
+# and others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -1452,7 +1452,9 @@ for name, merge in [
 # heads give for the first word, 4 numbers each. Without the swap, its 16 numbers are what the first head gives for the
 # first *four words*. So a word's output depends on which words stand where. (Shuffle without a causal mask: with one,
 # correct heads depend on the order, too.) And even under a causal mask the first word would receive what belongs to
-# words 2 to 4, its future.
+# words 2 to 4, its future. So here is another test without a reference: under a causal mask, change a later word, and
+# no earlier output may change. (Test with several heads, because with one the swap moves nothing, and the mistake is
+# hidden.)
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
@@ -1469,10 +1471,11 @@ assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
 #   even. Training can make up for it with larger queries. Loaded weights give wrong outputs.
 # - **Must $H \cdot d_k$ equal $D$?** No, because $W_O$ may have the shape $(H d_k, D)$, and still returns $D$ numbers.
 #   The largest T5 has $D = 1024$ but 128 heads of 128, which hand over 16,384 numbers ([Raffel and others,
-#   2020](https://arxiv.org/abs/1910.10683)). The price is more parameters and multiplications.
+#   2020](https://arxiv.org/abs/1910.10683)). The price is 16 times as many parameters and multiplications in the
+#   projections as with $H d_k = D$. With $d_k = D$ it would be $H$ times.
 # - **Do eight heads of 64 compare like one of 512?** No, because each head has its own softmax. Scaled scores
-#   $(5, 5, 0)$ in one head and $(5, 0, 5)$ in another give word 1 a weight of 0.498 each time. Added up before a single
-#   softmax, they would give it 0.987.
+#   $(5, 5, 0)$ in one head and $(5, 0, 5)$ in another give word 1 a weight of 0.498 each time. One head of double
+#   width, which divides by a root $\sqrt 2$ times as large, would give it 0.945.
 # - **Are heads there to make the computation parallel?** No. One head already computes all words at once, because
 #   attention is a few matrix products. Heads are there to give each word several averages.
 # - **Can I change the number of heads of a trained model?** Not without more training. The parameters of
@@ -1501,7 +1504,9 @@ assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
 # %% tags=["proof"]
 one, other = np.array([5, 5, 0]), np.array([5, 0, 5])
 assert softmax(one)[0].round(3) == softmax(other)[0].round(3) == 0.498
-assert softmax(one + other)[0].round(3) == 0.987 and round(8**0.5, 1) == 2.8
+assert (
+    softmax((one + other) / 2**0.5)[0].round(3) == 0.945 and round(8**0.5, 1) == 2.8
+)
 three, four = MultiHeadAttention(12, 3), MultiHeadAttention(12, 4)
 four.load_state_dict(three.state_dict())
 x = torch.randn(1, 5, 12)

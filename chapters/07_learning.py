@@ -91,8 +91,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # Now in general. (From here on, numbers are computed from unrounded ones.) Raise the scaled score of *man* by a small
 # $\delta$. Its exponential grows by a fraction $\delta$, so, if the sum stayed as it was, its weight would gain
 # $0.768 \, \delta$. But the weights must still sum to 1, so this gain is taken back from all three, in proportion to
-# their weights. The gain raises the loss by 0.723 a unit. Each unit taken back comes from the three in these
-# proportions, so it lowers the loss by the *average* of their gradients, weighted in the same way:
+# their weights. Per unit, the gain raises the loss by 0.723. Taking a unit back, in these proportions, lowers it by the
+# *average* of their gradients, weighted in the same way:
 #
 # $$0.187 \cdot (-0.045) + 0.045 \cdot 0 + 0.768 \cdot 0.723 = 0.546 .$$
 #
@@ -393,9 +393,10 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # %% [markdown]
 # The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$, and the largest gradient is
 # about 0.6. Check in 64-bit floats, as here: [32 bits are too few](#how-small-a-step-in-a-gradient-check). PyTorch's
-# own check is `torch.autograd.gradcheck`. Check the words' gradient, $dX$, too: if your code forgets two of its three
-# terms, $dQ$, $dK$ and $dV$ still pass. A check that passes has compared the backward pass with *your* forward pass, so
-# it cannot find a wrong axis, mask, label or update: test on new examples, or compare with a reference.
+# own check is `torch.autograd.gradcheck`. Check the words' gradient, $dX$, too: if it lacks two of its three terms,
+# $dQ$, $dK$ and $dV$ still pass. A check that passes has compared the backward pass with *your* forward pass, so it
+# cannot find a wrong axis or mask in that, nor a wrong label or update: test on new examples, or compare with a
+# reference.
 
 # %% [markdown]
 # ## Let the machine do it
@@ -741,8 +742,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 # steps, the diagonal appears and the loss drops to almost nothing.
 #
 # So the loss falls first. Why? For each question, let the *push* be the gradient of the right entry's score with its
-# sign reversed: where it is positive, a step raises that score. The lower panel shows the mean push of 1,000 questions
-# about new notes, relative to its largest value, and the mean weight on the right name:
+# sign reversed: where it is positive, this question alone pushes that score up. The lower panel shows the mean push of
+# 1,000 questions about new notes, relative to its largest value, and the mean weight on the right name:
 
 
 # %% which way the right scores are pushed tags=["hide-input"]
@@ -778,11 +779,11 @@ figure.align_ylabels()
 plt.show()
 
 # %% [markdown]
-# Before training the pushes go both ways: 64 percent are upwards here, 47 and 65 with two other seeds, and half would
-# mean no agreement at all. Why? Suppose that the untrained maps ($W_V$, $W_O$ and the one to the logits) happen to turn
-# a 1 into a vote for 1, but a 7 into a vote *against* 7. Then looking at Cleo helps in a note with *Cleo 1*, and hurts
-# in one with *Cleo 7*. All notes share $W_Q$ and $W_K$, so much of this cancels, and at first no look-up forms. What
-# happens then has three parts:
+# Before training the pushes hardly agree: 64 percent are upwards here, 47 and 65 with two other seeds (half would mean
+# no agreement). Why? Suppose that the untrained maps ($W_V$, $W_O$ and the one to the logits) happen to turn a 1 into a
+# vote for 1, but a 7 into a vote *against* 7. Then looking at Cleo helps in a note with *Cleo 1*, and hurts in one with
+# *Cleo 7*. All notes share $W_Q$ and $W_K$, so much of this cancels, and at first no look-up forms. What happens then
+# has three parts:
 #
 # 1. *Values.* $W_V$ and the linear maps after the blend can learn without a look-up. With even weights a question
 #    receives the mean of five values. That says which digits are in the note, but not which one was asked for: enough
@@ -838,8 +839,8 @@ assert not any(bad for rate, bad in overflowed if rate < 1)
 # %% [markdown]
 # All three models answer every question, with about two thirds of the weight on the right name. But a learning rate of
 # 1 is large: with 3 of the 20 seeds from 0 to 19 training **diverges**: the steps grow until the loss is NaN. At 0.5
-# these three do not, in 400 steps. (And it covers only names seen in training: an unseen name's rows of $W_Q$ and $W_K$
-# get no gradient.)
+# these three do not, in 400 steps. (The look-up covers only names seen in training: an unseen name's rows of $W_Q$ and
+# $W_K$ get no gradient.)
 #
 # What did training make of $W_Q$ and $W_K$? Leave the biases aside, and look only at the name in each vector. A name is
 # a single 1, so what it adds to a query is one row of $W_Q$, and to a key one row of $W_K$. The first eight rows belong
@@ -1524,7 +1525,7 @@ assert descend(["W_V"])[3] < 0.006
 #
 # *Values given*: train everything but $W_Q$ and $W_K$ for 300 steps, then let these two learn, too. If the look-up had
 # been waiting for useful values, it should now come quickly. *$W_Q$, $W_K$ given*: the reverse, a fresh model that
-# begins with these two from a trained one. Count the steps from there until the next ten losses average less than 0.5.
+# begins with these two from a trained one. Count the steps after that, until ten losses average below 0.5.
 
 
 # %% steps that each model needs tags=["hide-input"]
@@ -1603,8 +1604,9 @@ assert 2.2 < np.mean(alone[-20:]) < 2.4
 #
 # Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: apart from the
 # factor $1/\sqrt{d_k}$, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so
-# $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so are both gradients, since each has
-# the other as a factor, and they stay zero for ever: all scores are 0, and every weight is exactly $1/n$. A zero
+# $W_Q$ learns, and $W_K$ from the second step on. If both are zero (and their biases), so are both gradients, since
+# each has the other as a factor, and they stay zero for ever: all scores are 0, and every weight is exactly $1/n$. (If
+# $W_V$ is zero as well, $dV = A^\top dO$ is not 0 unless $W_O$ is zero, so it learns, under even weights.) A zero
 # *output* layer is harmless. Its own gradient is not 0. Those of the layers below are 0 in the first step only, because
 # they pass through the zero matrix, so these layers start one step later. The first loss is exactly $\ln V$.
 #
@@ -1702,6 +1704,17 @@ assert largest > 0.98
 #   logarithm of the right key's weight can be added to the loss. That takes labels. [Liu and others
 #   (2016)](https://aclanthology.org/C16-1291) took them from a program that aligns words, and report better
 #   translations.
+# - **What does $\sqrt{d_k}$ do for the gradient?** It shortens that of queries and keys by its factor. But at the start
+#   it keeps scores at a size of about 1 at any width, so no row is saturated, and a key that is right can still gain
+#   weight.
+# - **How can I check my code for the softmax's backward pass at once?** Every row of `d_scaled` must sum to 0, up to
+#   rounding, because a common shift changes nothing, and its masked entries must be exactly 0.
+# - **Should one stop when the loss stands still?** Not at once. If $W_Q$ and $W_K$ have gradients, train several times
+#   as long: in our run the drop came after 80 steps of nearly even weights. A plateau near $\ln k$ suggests that the
+#   model has narrowed the answer to $k$ candidates, and cannot yet choose among them.
+# - **What else cuts the record?** `.item()`, `.detach().numpy()` and a `no_grad()` block cut it just as silently.
+#   Compare parameters before and after a step, too: those behind a cut have not moved, so for a fixed input the
+#   attention weights stay as they were.
 
 # %% tags=["proof"]
 a, b = (torch.zeros((), requires_grad=True) for _ in range(2))

@@ -206,7 +206,7 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 #
 # $W_1$ makes $z$ and $-z$, ReLU keeps the positive one, $W_2$ adds it to the tone, and $b_2$ subtracts 1.
 #
-# It has $2 D d_\text{ff} + d_\text{ff} + D$ parameters. In code:
+# Parameters: $2 D d_\text{ff} + d_\text{ff} + D$. In code:
 
 # %%
 from torch import nn
@@ -408,10 +408,9 @@ plt.show()
 # %% [markdown]
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
 # back: no path is a plain $I$ any more, because each norm divides the gradient by the size of the sum. Before training
-# that is up to about $\sqrt 2$, because two vectors of size 1, nearly at right angles, are added. (The terms with $f'$
-# may make up for it.) With pre-norm the stream passes only through additions, so that path is there. But the additions
-# can make the stream grow, and nothing normalises it, so a pre-norm stack ends in a **final norm**, after the last
-# layer.
+# this size is about $\sqrt 2$ at most: two vectors of size 1, nearly at right angles, are added. (Terms with $f'$ may
+# make up for it.) With pre-norm the stream passes only through additions, so that path is there. But the additions can
+# make the stream grow, and nothing normalises it, so a pre-norm stack ends in a **final norm**, after the last layer.
 #
 # Choose pre-norm, unless you reproduce the paper: in deep stacks it [learns quickly](#does-training-agree) even where
 # post-norm is slow. A [warm-up](#does-it-need-warm-up), a learning rate that grows from nearly 0, may help post-norm.
@@ -627,8 +626,8 @@ assert round((found == digits).double().mean().item(), 2) in (0.34, 0.35)
 # %% [markdown]
 # One layer does little better than repeating each position's own digit, which is right in 35 percent of the cases: the
 # path often returns to its start, or meets a position that names itself. It goes on learning, but after 1,500 steps
-# only about half are right. More parameters do not replace the second layer: with 640 hidden units one layer has as
-# many as two, and after 400 steps at most 42 percent are right, with three seeds.
+# only about half are right. More parameters did not replace the second layer here: with 640 hidden units one layer has
+# as many as two, and after 400 steps at most 42 percent are right, with three seeds.
 
 # %% [markdown]
 # ## The book's version
@@ -1068,8 +1067,8 @@ assert min(slow[None]) == 1
 # attention. To see why, take more layers. Let 16 random words, vectors of width 64, pass through 24 layers of nothing
 # but attention, before any training. Their matrices have *Glorot's initialisation*, `xavier_uniform_`: the entries of a
 # square one have the variance $1/D$. An entry of the result is a sum of $D$ products, so on average a projection leaves
-# the size of a vector unchanged. (Feed-forward networks are left out here. [Whole post-norm
-# layers](#does-training-agree) become alike, too.) The layers are joined in one of four ways:
+# the size of a vector unchanged. (Feed-forward networks are left out. With them [post-norm](#does-training-agree) words
+# become alike, too.) The layers are joined in one of four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1353,9 +1352,9 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # stacks](#three-more-deep-stacks) fit it.
 #
 # *No norm* (own share 0.03) has a second fault: its [numbers explode](#how-do-size-and-gradient-change-with-the-layer).
-# So a norm prevents the explosion. It does not always prevent the collapse. Against that it helped here to keep each
-# layer's addition small beside the stream. And from Glorot's initialisation three layers learned without norms, but
-# twelve did not in 5,000 steps: a shallow model is no test of a deep one.
+# So a norm prevents the explosion. It does not always prevent the collapse. Against collapse it helped here to keep
+# each layer's addition small beside the stream. And from Glorot's initialisation three layers learned without norms,
+# but twelve did not in 5,000 steps: a shallow model is no test of a deep one.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small init": 6, "no norm, small init": 5}
@@ -1965,7 +1964,7 @@ assert [step is None for step in three["learned_at"]].count(True) == 1
 # of what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a
 # stream that has grown with the depth, and divides the gradients by its size. With post-norm the stream never grows, so
 # the gradients of the last layers' feed-forward networks start larger. ($W_2$ acts on every word by itself, so it gets
-# a gradient even where words are alike.) Measured here, in twelve layers, that of the last $W_2$ has a length of 0.41
+# a gradient even where words are alike.) Measured here, in twelve layers, the last $W_2$'s gradient has the length 0.41
 # with post-norm and 0.10 with pre-norm. So, they argue, full steps at once go wrong: the loss rises, or stays where it
 # is, and does not recover. After the warm-up, they find, these gradients are smaller, so the learning rate may be
 # large. (Adam divides by a running estimate of the gradient's size, so the size cannot be the whole reason. At first
@@ -2158,12 +2157,22 @@ for width in (4, 64, 512):
 # - **Can a ReLU unit die?** Yes: if its input is negative for every token, its slope is 0, so its weights get no
 #   gradient. Zero for *most* tokens is normal: in T5-Base, a trained transformer, about 3 percent of the hidden entries
 #   were not 0 on average ([Li and others, 2022](https://arxiv.org/abs/2210.06313)).
-# - **What if the norm also averages over tokens?** Then every token depends on all others, padding included, because
-#   they share one mean and variance. `nn.LayerNorm((T, D))` does this, and its gain fixes the length $T$. To notice it,
-#   add padding: the outputs at real tokens change.
+# - **What if the norm also averages over tokens?** Then every token depends on all others, padding included, and in a
+#   decoder on future words, because they share one mean and variance. `nn.LayerNorm((T, D))` does this, and its gain
+#   fixes the length $T$. To notice it, change one token: the outputs at all others change.
 # - **What should one log when a deep stack does not learn?** For each layer the stream's size, the own share, and the
 #   gradient of $W_Q$. If the size multiplies from layer to layer, it explodes. If the own share is near 0, words have
 #   collapsed. If words differ but there is hardly any gradient, look for saturated attention weights.
+# - **How does one test that the feed-forward network mixes no tokens?** Change one token: its outputs at all other
+#   positions must stay the same. As nothing mixes in it, it works at any length, and attention's mask alone decides who
+#   sees whom.
+# - **What does layer norm make of $(1, 1, 1, 1)$?** Zeros, and then $\beta$: the $\epsilon$ prevents 0/0. It matters
+#   only where the variance is hardly larger than it. Mean and size are lost, so of $D$ numbers $D - 2$ remain free.
+# - **Does a small own share mean that information is lost?** Not by itself: a large vector common to all words gives a
+#   small share, or a mean cosine near 1, while each own part is intact, as in pre-norm. Subtract the mean and look.
+# - **May one multiply the attention maps of all layers?** It is done, but the product ignores values, residual
+#   connections and networks. A word's information may lie at other positions, even at a separator. And one position
+#   serves as a vector of the sentence only if it was trained for that.
 
 # %% tags=["proof"]
 assert round(0.9**12, 2) == 0.28

@@ -93,9 +93,10 @@ plt.show()
 # **memory**.
 #
 # The right half is the decoder. Its layers differ from the encoder's in two ways: their self-attention is masked, so
-# that no word sees a later one, and a second attention, the *cross-attention*, looks at the memory. (Chat models have
-# only the right half, without cross-attention, because a conversation grows, and has no fixed question. Two halves suit
-# an input that is complete before the answer begins, such as a sentence to translate: [more](#with-one-stack-or-two).)
+# that no word sees a later one, and a second attention, the *cross-attention*, looks at the memory. (Most chat models
+# have only the right half, without cross-attention, because a conversation grows, and has no fixed question. Two halves
+# suit an input that is complete before the answer begins, such as a sentence to translate:
+# [more](#with-one-stack-or-two).)
 #
 # At each position, a linear map at the top of the decoder gives every token of the vocabulary a number, its **logit**.
 # A softmax turns these $V$ logits into probabilities, and the *next* word should get the highest.
@@ -203,9 +204,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With padding on the right, as here, the causal mask alone would do for the answer. (Do not pad it on the left: in the
-# model below, a row that may see nothing becomes NaN.) The question needs its padding mask, because no causal mask is
-# used there. (The row of `<pad>` is computed, too, but the loss leaves it out of its mean.)
+# Strictly, with padding on the right, as here, the answer needs only the causal mask. (Do not pad it on the left: in
+# the model below, a row that may see nothing becomes NaN.) The question needs its padding mask, because no causal mask
+# is used there. (The row of `<pad>` is computed, too, but the loss leaves it out of its mean.)
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -530,10 +531,10 @@ class OneScreen(nn.Module):
 # target share it, too.)
 #
 # The final vector comes out of a norm, so its entries have standard deviation 1. If those of the embeddings had 1, too,
-# a logit, as a sum of $D$ products of random sign, would start near $\sqrt D$, 23 for $D = 512$, and the untrained
-# model would be sure of some random word. So they start with standard deviation $1 / \sqrt D$, and the logits with 1.
-# At the input `stack` multiplies them by $\sqrt D$, because beside the positions they would hardly count ([chapter
-# 8](08_encoder.ipynb#from-token-numbers-to-vectors)).
+# a logit, as a sum of $D$ products of random sign, would start with a spread of $\sqrt D$, 23 for $D = 512$, and the
+# untrained model would be sure of some random word. So they start with standard deviation $1 / \sqrt D$, and the logits
+# with 1. At the input `stack` multiplies them by $\sqrt D$, because beside the positions they would hardly count
+# ([chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors)).
 #
 # Look at two things before any training: the shape of the logits and the first loss. They find wrong sizes and a wrong
 # initialisation. The only wrong mask they find is one that leaves a row nothing to see, because then the loss is NaN.
@@ -622,11 +623,11 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # ### What is given, and what is wanted
 #
 # The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
-# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer `<eos>` stays among
-# the inputs, but what is wanted there is padding. The loss skips it, because padding is easy to predict, and counting
-# it would lower the mean though no word got better. So `<eos>` must not share padding's number: it would be skipped,
-# too, and the model would never learn to stop.) The decoder is thus given the wanted words, *shifted right* by one,
-# even where it would have written others: that is **teacher forcing**.
+# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer `<eos>` is an input,
+# too, where padding is wanted. The loss skips such rows: padding is easy to predict, and would lower the mean though no
+# word got better. So `<eos>` must not share padding's number: it would be skipped, too, and the model would never learn
+# to stop.) The decoder is thus given the wanted words, *shifted right* by one, even where it would have written others:
+# that is **teacher forcing**.
 #
 # Each word has a loss of its own. What does their average say about the whole answer? Suppose that the softmax gives
 # the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of a
@@ -771,9 +772,9 @@ assert share_right(wide, unseen) > 0.95
 # ## One question, followed to its answer
 #
 # At `<bos>` the model must choose the first word of its answer to *Hi, how are you?* What does it read from the
-# question? Look at one head of the last decoder layer: the first of its cross-attention, with $d_k = 8$. In layer 1 the
-# query of `<bos>` is the same for every question. What it reads there is added to it, so in layer 2 its query depends
-# on the question. In the picture, *value[0]* is the first of a value's 8 numbers:
+# question? Look at one head of the last decoder layer: the first of its cross-attention, with $d_k = 8$. (Not layer 1:
+# there the query of `<bos>` is always the same. What it reads there is added to it, so in layer 2 its query depends on
+# the question.) In the picture, *value[0]* is the first of a value's 8 numbers:
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -878,10 +879,11 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No, only writing does. In training one pass gives all logits at once. For the same words they equal those that writing
-# computes pass by pass. Send `<bos>` and the words that the model has written through the decoder in one pass. With the
-# causal mask, row $t$ of its logits depends on the question and on tokens 0 to $t$ alone. When the model wrote, the
-# pass that chose word $t + 1$ received exactly tokens 0 to $t$, so the last row of that pass should equal row $t$:
+# No, only writing does. In training one pass gives all logits at once. For the same words they equal the logits that
+# writing computes pass by pass. Send `<bos>` and the words that the model has written through the decoder in one pass.
+# With the causal mask, row $t$ of its logits depends on the question and on tokens 0 to $t$ alone. When the model
+# wrote, the pass that chose word $t + 1$ received exactly tokens 0 to $t$, so the last row of that pass should equal
+# row $t$:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -898,8 +900,8 @@ with torch.no_grad():
 # %% [markdown]
 # They agree. This is what teacher forcing and the causal mask buy: a thousand tokens take a thousand passes to write,
 # and only one pass to train on. And since the earlier rows do not change when a word is added, their keys and values
-# need not be computed again. Nor need those of the memory, which stays the same while the model writes. Keeping both is
-# the **key-value cache** of [chapter 12](12_generation.ipynb).
+# need not be computed again. Nor need the memory's, which does not change while writing. Keeping both is the
+# **key-value cache** of [chapter 12](12_generation.ipynb).
 #
 # The mask stays on in writing, too, because without it earlier words would get vectors that mix in later words, which
 # training never showed.
@@ -1033,8 +1035,8 @@ assert moves(screen, questions[unseen], answers[unseen, :-1]) < 1e-4 < 1 < moved
 # It needs no training: a fresh model and random tokens will do. `check`, folded, runs it in `model.train()` and in
 # `model.eval()`, because code may compute attention differently in each. It also checks that some later logit does
 # move, that padding after the question moves no logit at a real position, that another question moves some, and that
-# every logit is a number. (A position that may attend to nothing gets NaN, here as in `nn.MultiheadAttention`.) Build
-# the model with a dropout of 0, because dropout would move logits by chance.
+# every logit is a number. (A position that may attend to nothing gets NaN, here as in `nn.MultiheadAttention` by
+# default.) Build the model with a dropout of 0, because dropout would move logits by chance.
 
 
 # %% the leak test and three others tags=["hide-input"] file="transformer.py"
@@ -1073,12 +1075,12 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 #
 # 1. targets that are not shifted, because it never sees what is wanted;
 # 2. a mask that hides too much, because then nothing leaks;
-# 3. a leak that lies entirely after its cut, between positions 5 and 6, for example. So repeat it at several cuts, with
+# 3. a leak that does not cross its cut, such as one between positions 5 and 6. So repeat it at several cuts, with
 #    random tokens, since real answers often end alike.
 #
-# A reference finds the second: PyTorch's layers, given the same parameters (`by_pytorch`, folded), give the same logits
-# at all real positions. Mind that True means *hidden* in `nn.MultiheadAttention` and `nn.Transformer`, but *may attend*
-# in `F.scaled_dot_product_attention`, as in this book.
+# A reference finds item 2: PyTorch's layers, given the same parameters (`by_pytorch`, folded), give the same logits at
+# all real positions. Mind that True means *hidden* in `nn.MultiheadAttention` and `nn.Transformer`, but *may attend* in
+# `F.scaled_dot_product_attention`, as in this book.
 
 
 # %% PyTorch's layers, with our parameters tags=["hide-input"] file="transformer.py"
@@ -2362,6 +2364,14 @@ for num_layers in (1, 2):
 # - **Why might the decoder ignore the question?** Because earlier words often suffice: after *who says Dan*, *is* needs
 #   no question. And the residual connection leads past cross-attention, so the decoder can predict from its own words
 #   alone. If it ignores the question entirely, its greedy answer is the same for every question.
+# - **How much may the earlier logits move in a leak test?** In float32 allow about $10^{-4}$: rounding moves logits by
+#   about $10^{-6}$, and a leak by far more. (No such test finds a leak through the data, such as an answer inside its
+#   question.)
+# - **What if the padding mask is turned around?** Then only padding is seen, and in a sentence without padding nothing,
+#   which is NaN. So test by hand with one padded and one full sentence.
+# - **Can a model with a causal mask find out how far it is?** Yes: with equal weights the first of $t$ words gets the
+#   share $1/t$, so later layers can read off $t$. This is less direct than positions, and an encoder, which has no
+#   causal mask, still needs them.
 
 # %% tags=["proof"]
 from dotformer.encoder import EncoderLayer

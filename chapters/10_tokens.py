@@ -153,7 +153,7 @@ quiz.one_choice(
 # ## Bytes, so that nothing is unknown
 #
 # If we start with letters, a letter missing from the training text is still unknown. So start with **bytes**, numbers
-# from 0 to 255. Every text is stored as bytes, usually in UTF-8:
+# from 0 to 255. Text is stored as bytes, usually in UTF-8:
 
 # %% tags=["nbval-check-output"]
 for text in ("tea", "Zoë", "茶", "🙂"):
@@ -364,7 +364,7 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # In our numbering one more special token would shift the IDs of all bytes and merges. A trained model knows a token
 # only by its ID, so choose the special tokens before training. (Libraries give a special token that is added later the
-# next free ID, because then no old ID moves.) With another tokenizer 262 would be another piece of text. As long as
+# next free ID, because then no old ID moves.) So never swap tokenizers: 262 would be another piece of text. As long as
 # the IDs fit the embedding table there is no error, only nonsense.
 #
 # ### The tokenizer
@@ -634,7 +634,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # - *Spelling.* The model gets one number for *Straßenbahn* (tram; the whole word is a tram stop) and never sees the
 #   letters. So it knows only from training how many *a*'s it contains, or must first spell it out.
 # - *Arithmetic.* 12345 begins with the token *␣12*. Another number may be cut elsewhere, so the digits of two numbers
-#   need not line up. Many newer tokenizers therefore cut numbers into single digits or groups of up to three.
+#   need not line up. Many newer tokenizers therefore cut numbers into single digits, or groups of up to three, best
+#   counted from the right.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
 #   And a *prompt*, the text that a model is to continue, should not end with a space. In training nearly every space
 #   was part of the token that begins the next word, so the model hardly ever saw one alone.
@@ -651,7 +652,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # odd answers in large models.)
 #
 # **Fertility**, the average number of tokens per word, shows how far texts have shrunk. Here it is on held-out
-# captions; here a word is whatever stands between two spaces, with its punctuation.
+# captions, a word being whatever stands between two spaces.
 
 # %% tokens per word, and rare tokens tags=["hide-input"]
 print("            tokens per word                 share of merged")
@@ -1196,9 +1197,9 @@ for chosen in trials["models"]:
 # The model with the largest vocabulary needs the fewest bits, though 95 percent of its merged tokens are rare: here the
 # count of rare tokens would have misled us.
 #
-# Is the number of parameters the reason? Not the number alone, in this comparison: the wider model of 2,000 tokens has
-# about as many parameters as that of 16,000, but compared with the narrow one it saves 0.03 bits per byte, and that of
-# 16,000 saves 0.12. Both large models take roughly three times as long to train as the narrow one.
+# Is the number of parameters the reason? Not alone: with about as many parameters as the model of 16,000, the wider
+# model of 2,000 saves 0.03 bits per byte over the narrow one, and that of 16,000 saves 0.12. Both large models take
+# roughly three times as long to train as the narrow one.
 #
 # No model had more than 16,000, so where the best size lies stays open.
 
@@ -1363,6 +1364,15 @@ assert on_running.encode(running[2000]) != without.encode(running[2000]).ids
 # - **What makes encoding slow?** A long "word". Each round of `_merge` reads the whole word, and $n$ bytes may need up
 #   to $n - 1$ rounds, so the work can grow with $n^2$. Ordinary words are short, but 10,000 letters without a space are
 #   one word. So limit the length of untrusted input.
+# - **Why not whole words?** Most word forms would be too rare to learn, *dog* and *dogs* would share nothing, and new
+#   words would be unknown. Letters share everything, but make English about five times as long: 25 times the attention
+#   scores, and a fifth of the text in one context.
+# - **What else does the cut into words do?** It saves work: each different word is counted once, with its frequency.
+#   The price is that *New York* can never be one token.
+# - **What do unequal batches do to the loss?** With a fixed number of sentences a batch of short ones has few tokens,
+#   and each counts more in its mean. With a token budget all tokens count about the same.
+# - **Must texts be padded at all?** No: they can be joined end to end and cut into equal rows, as is common for models
+#   of one stack ([chapter 18](18_gpt.ipynb)). A mask can then keep each text to itself.
 
 # %% tags=["proof"]
 import unicodedata

@@ -253,7 +253,7 @@ def evaluate(
 #
 # The model is a small version of the paper's: post-norm, two layers on each side, four heads, width 64, and at first
 # without dropout. An **epoch** is one pass through the data. `batches(epoch)` draws its batches, of at most 1,024
-# tokens on each side, in an order that depends only on the seed and the number of the epoch.
+# tokens on each side, in an order that seed and epoch alone fix, as resuming will need.
 
 # %% tags=["hide-input", "export"] module="training"
 from dotformer.tokens import pad_batch, token_batches
@@ -456,9 +456,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # in kilometres instead. It needs a change a thousand times smaller, yet its gradient is a thousand times *larger*. So
 # it needs a learning rate a million times smaller. A learning rate that suits one parameter can be far too large or too
 # small for another. For each parameter Adam keeps the sign that its gradients agree on, and divides their usual size
-# out. The learning rate is then roughly the size of the largest steps. In the example the length in kilometres still
-# needs one a thousand times smaller, but no longer a million times: Adam works well if parameters need to move by
-# similar distances, which it cannot ensure.
+# out. The learning rate is then roughly the size of the steps where gradients agree. The length in kilometres now needs
+# one only a thousand times smaller, not a million: Adam works well if parameters need to move by similar distances,
+# which it cannot ensure.
 #
 # ### Adam
 #
@@ -527,8 +527,8 @@ assert np.allclose(adam.state[parameter]["exp_avg"], 0.091)
 # makes no clear difference. At twice ours, below on the right, 99 percent of the validation numbers are first right
 # after 275 to 400 steps with it, and after 425 to 525 without. ([Xiong and others,
 # 2020](https://arxiv.org/abs/2002.04745), found it essential for full-size post-norm models, whose gradients near the
-# output are large at first.) Later the learning rate should shrink again, because a model that keeps jumping as far
-# does not settle. The transformer paper's **schedule** does both:
+# output are large at first.) Later the learning rate should shrink again, because a model whose steps stay as long does
+# not settle. The transformer paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
@@ -639,7 +639,7 @@ plt.show()
 # $(0.6, 0.8)$. Why not clip each entry? At 0.5 the vector $(0.3, 4)$ would become $(0.3, 0.5)$, another direction. Why
 # not a smaller learning rate? It would shorten every step. Log the norm. If nearly every step is clipped, the limit no
 # longer picks out bad batches. (With Adam that does little harm, because a factor that hardly changes is divided out.)
-# If the loss jumps and stays high, go back to a checkpoint from before the jump, and skip the batches that caused it.
+# If the loss jumps and stays high, go back to a state saved before the jump, and skip the batches that caused it.
 #
 # ## What was needed?
 #
@@ -647,7 +647,7 @@ plt.show()
 # **Predict first:** which can be left out here, Adam, clipping, a learning rate that falls all the way to 0, or label
 # smoothing?
 #
-# Any one of the four alone: leaving it out costs about one percentage point at most ([all
+# Any one of the four: leaving it out alone costs about one percentage point at most ([all
 # figures](#what-was-needed-in-figures)):
 #
 # | recipe, 600 steps | test numbers right |
@@ -1285,8 +1285,9 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 # | the first loss is far from $\ln V$ | [the start](07_learning.ipynb#the-first-number-to-look-at); is the sum divided by the number of real targets? |
 # | the loss stays near $\ln V$, or, without smoothing and dropout, does not fall to nearly 0 on one batch | [the four checks](07_learning.ipynb#break-it-a-cut-in-the-record) |
 # | the loss falls, but slowly | a learning rate that is too low |
-# | the loss jumps, stays high, or becomes NaN | a learning rate that is too high; the logged norms of the gradient |
-# | training loss falls, validation loss rises | [overfitting](#when-a-model-overfits) |
+# | the loss jumps, stays high, or becomes NaN | a learning rate that is too high; the logged norms of the gradient; a query that may see nothing; overflow in 16 bits ([chapter 20](20_one_gpu.ipynb)) |
+# | the loss falls almost to 0 at once | a leak: [the causal mask](09_decoder.ipynb#the-leak-test), or targets that are not shifted |
+# | training loss falls, validation loss rises | [overfitting](#when-a-model-overfits); texts prepared differently |
 # | validation loss below training loss | dropout and smoothing, which only training has (here a smoothed loss cannot fall below 0.90); a training loss averaged over an epoch |
 # | a jump after a restart | [what was not kept](#break-it-the-parameters-are-enough) |
 
@@ -1842,7 +1843,18 @@ for name, perplexity in [("the chapter's", 1.111), ("no smoothing", 1.0)]:
 #   2022](https://arxiv.org/abs/2203.15556)). Give each candidate a schedule of the length that you compare.
 # - **Why a lower learning rate in wider models?** The paper gives no reason. A likely one: Adam moves every entry about
 #   equally far, but an output sums as many products as the model is wide. If their changes agree, it moves eight times
-#   as far at width 512 as at 64.
+#   as far at width 512 as at 64. (The paper's factor makes up for part of it, $\sqrt 8 = 2.8$.)
+# - **How can the validation loss rise while more answers are right?** An answer depends only on which token ranks
+#   highest. The loss also counts how sure the model is, and one confident mistake can cost more than several new right
+#   answers save.
+# - **What if the division is forgotten in accumulation?** Then only the gradient's size changes, which Adam hides.
+#   Clipping does not: nearly every step is clipped. (Batch norm takes statistics of each part, so with it the result
+#   would not be the same anyway.)
+# - **Does clipping cure NaN?** No. If the norm is not finite, skip the step and look for the cause. And if norms were
+#   small before and now every step is clipped, look for instability before you raise the limit.
+# - **What does label smoothing cost?** It leaves about a tenth of the probability to wrong tokens, so texts *drawn*
+#   from such a model suffer ([chapter 12](12_generation.ipynb#why-are-draws-after-label-smoothing-so-poor)), and its
+#   losses cannot be compared with plain ones.
 
 # %% tags=["proof"]
 for beta, expected in ((0.98, 1.5), (0.999, 6.5)):

@@ -594,7 +594,7 @@ assert (
 #
 # | option | what it does | effect |
 # |---|---|---|
-# | **temperature** | divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)) | near 0 almost greedy decoding; above 1 flatter than the model's own probabilities; as it grows, all words approach the same probability, and nearly every draw comes from the tail |
+# | **temperature** | divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)) | near 0 almost greedy decoding, and 0 is taken to mean it; at 1 the model's own probabilities; above 1 flatter; as it grows, all words approach the same probability, and nearly every draw comes from the tail |
 # | **top-k** | keeps the $k$ likeliest words; $k = 1$ is greedy decoding | the same number at every step: too many where one word fits, too few where hundreds do |
 # | **top-p**, nucleus sampling | keeps as few words as possible, the likeliest first, whose probabilities sum to at least $p$; $p = 1$ cuts nothing | one word where the model is sure, many where it is unsure |
 # | **min-p** | keeps words with at least a given share of the likeliest word's probability | few where the model is sure; where it is unsure the limit is low, and many stay |
@@ -638,8 +638,8 @@ assert nucleus_size == 7 and np.allclose([sure.sum(), unsure.sum()], 1)
 #
 # Temperature 0.5 doubles the logits, which squares the probabilities ($e^{2x} = (e^x)^2$); the squares are then divided
 # by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough; after temperature 0.5 two
-# are enough, and after temperature 2 four are needed. So the order matters: the code applies temperature, then top-k,
-# then top-p, and other programs use other orders.
+# are enough, and after temperature 2 four are needed. So the order matters: the code, without min-p, applies
+# temperature, top-k, then top-p; other programs use other orders.
 #
 # [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose min-p for high temperatures: there thousands of
 # unlikely words together have so large a share that top-p lets many in, whereas min-p judges each word alone. Whether
@@ -1084,7 +1084,8 @@ plt.show()
 # %% [markdown]
 # By the table above, the cache needs $257/2$, about 128, times fewer token vectors. The gain in time is smaller,
 # presumably because `Recompute`'s many tokens in one pass share the overhead of launching operations and the reading of
-# parameters. (With a cache a step gets slower, too, as the text grows, because its query meets all keys so far.)
+# parameters. (With a cache a step gets slower, too, as the text grows, because its query meets all keys so far:
+# attention costs $O(n^2 D)$ in all. While $n$ is not much larger than $D$, the $O(n D^2)$ of the matrices dominates.)
 #
 # The price is storage: for each layer and head, the cache keeps a key and a value of each token. For $n$ tokens of $B$
 # sequences these are
@@ -1169,8 +1170,8 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # | *acht* | not looked at | *hundert* | dropped, right or not |
 # | *hundert* | not looked at | none | not used (if all four are right, a fifth token for free) |
 #
-# A row depends only on the tokens up to its own, so each row can be used up to the one whose choice differs from what
-# was drafted. With greedy decoding a drafted token is kept if it is the large model's choice. The first that is not is
+# A row depends only on the tokens up to its own, so every row counts, up to and including the first whose choice was
+# not drafted. With greedy decoding a drafted token is kept if it is the large model's choice. The first that is not is
 # replaced by that choice, and the rest are dropped. The cache is cut back to the last token that was kept. Here three
 # tokens come from one pass. Except for rounding, the text is what the large model would have written alone. Drafting
 # costs time, too: for our small models there is [little gain, or a loss](#does-a-small-draft-model-pay-off).
@@ -1178,8 +1179,8 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # It works with sampling, too. Say that the draft model gives *acht* the probability 0.5, and the large model only 0.3.
 # Where *acht* is drafted, keep it three times in five, because $0.5 \cdot 0.6 = 0.3$. In place of a rejected token draw
 # one of those to which the draft model gives too little. Here *acht* is drafted and rejected with probability
-# $0.5 \cdot 0.4 = 0.2$. Let the large model give *sieben* 0.3, the draft model only 0.1, and no other token too little.
-# A drafted *sieben* is always kept. It also replaces every rejected *acht*, so it is written with probability
+# $0.5 \cdot 0.4 = 0.2$. Let only *sieben* get too little: 0.1 from the draft model, where the large one gives 0.3. A
+# drafted *sieben* is always kept. It also replaces every rejected *acht*, so it is written with probability
 # $0.1 + 0.2 = 0.3$. In general, with $p(x)$ from the large model and $q(x)$ from the small one, a drafted token $x$ is
 # kept with probability $\min(1, p(x)/q(x))$. Otherwise another is drawn with probabilities proportional to
 # $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. Then every token is written as often as if the
@@ -1430,9 +1431,9 @@ verdict
 # most its present sum divided by $\text{lp}$ of `max_length`. If none has ended after `max_length` tokens, the live
 # ones are returned.
 #
-# With $\alpha = 0$ a beam of 1 gives what greedy decoding gives. It first finishes that sentence. At its last step the
-# best result that goes on has a smaller sum already, which can only fall, so the search stops. (With $\alpha > 0$ a
-# longer one may overtake it.)
+# With $\alpha = 0$ a beam of 1 gives what greedy decoding gives. At the step that ends this sentence, the best result
+# that goes on has a smaller sum, which can only fall, so the search stops. (With $\alpha > 0$ a longer one may overtake
+# it.)
 #
 # That a sum never rises also allows a search that is *exact* without ranking all sentences: it drops every beginning
 # whose sum is already below that of the best finished sentence. So Stahlberg and Byrne could find the likeliest
@@ -1761,8 +1762,8 @@ assert draft_right < 0.8 * forced[0]
 # %% [markdown]
 # The same tokens come out, in fewer than a third as many passes of the large model. But before each of these come four
 # passes of the draft model, and each takes 0.4 to 0.85 of a large one's time, depending on the run: presumably starting
-# operations takes most of it. That makes 2.6 to 4.4 large passes for 3.3 tokens: a small gain, or a loss. The draft
-# model must be far cheaper than the large one.
+# operations takes most of it. Check included, 2.6 to 4.4 large passes give 3.3 tokens: a small gain, or a loss. The
+# draft model must be far cheaper than the large one.
 #
 # ### How many tokens does a pass give?
 #
@@ -1852,8 +1853,8 @@ assert np.allclose(accepted + replaced, large)
 #   probability: $(1, 0)$ and $(101, 100)$ mean the same, but by its logits the second would be 100 ahead. The
 #   log-softmax removes that number, so rows can be compared.
 # - **Does temperature change what greedy or beam search writes?** Greedy decoding, no: dividing by a positive number
-#   keeps the order of the logits. Beam search, possibly, because each step's softmax changes by itself. In this
-#   chapter's first model a temperature of 0.25 gives *a cup* 0.41 and *the tea* 0.29.
+#   keeps the order of the logits. Beam search, possibly, because each step's probabilities are normalised separately.
+#   In this chapter's first model a temperature of 0.25 gives *a cup* 0.41 and *the tea* 0.29.
 # - **Does a low temperature make answers correct?** Only where the model's first choice is right, because a low
 #   temperature strengthens that choice, right or wrong. If a wrong answer of one token has 0.6 and the right one 0.4, a
 #   temperature of 0.5 gives the wrong one 0.36 / 0.52 = 0.69.
@@ -1877,6 +1878,13 @@ assert np.allclose(accepted + replaced, large)
 # - **How many tokens should the draft model write?** The more often its tokens are accepted, the more, because all
 #   after a rejection are wasted. At $c = 0.05$ [the formula](#how-many-tokens-does-a-pass-give)'s best is $k = 3$ for
 #   $a = 0.5$ (1.6 times as fast), and $k = 8$ for $a = 0.8$ (3.1 times).
+# - **What goes wrong with prompts of different lengths in one batch?** Padded on the left, they need a mask over the
+#   padding's kept keys, and positions that skip it ([chapter 18](18_gpt.ipynb#break-it-the-position-of-padding)). Test
+#   that each prompt alone gives the same logits, up to rounding. Compare logits or greedy texts: a fixed seed does not
+#   help if the draws fall in another order.
+# - **What does the cache limit?** How many texts fit into memory at once, and the speed of each step, because it must
+#   be read again for every token. If tokens are dropped and the rest are renumbered, kept keys have the wrong
+#   positions.
 
 # %% tags=["proof"]
 assert round(20 * math.log10(8000)) == 78 and 20 * 4 * 8000 == 640_000
