@@ -377,8 +377,9 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # | plain, orthogonal $W_h$ | 1 | times the slope, about 0.8 | 0.8 |
 # | LSTM, gate open | 0.95 | and more on the path through $h$ | about 0.97 |
 #
-# A gate $\sigma(z)$ stays below 1, so the path along $c$ is a product, too, only slower to fade: of factors of 0.99,
-# $0.99^{1000} \approx 0.00004$ is left. To keep a number that long, training must push the gate almost to 1.
+# The path along $c$ is a product, too, of gates, and a gate $\sigma(z)$ stays below 1. So it still fades, only more
+# slowly: after 1,000 steps at 0.99, $0.99^{1000} \approx 0.00004$ is left. To keep a number for 1,000 steps, training
+# must push the gate almost to 1.
 #
 # Influence decides what can be learned. Training moves each parameter against the *gradient*, the derivative of the
 # error. A parameter serves at every step, so its gradient is a sum with a term for each step (*backpropagation through
@@ -502,9 +503,8 @@ for name in names:
 # Why not a larger state, then? It holds more, at a price: the state must grow with the text, and in these cells the
 # work of each step grows with the square of the state. For a linear fit to recall 50 words of 8 independent numbers, a
 # state of 400 is needed. Its $W_h$ is $400 \times 400$, so $W_h$ alone takes 160,000 multiplications a step. For a
-# state of 24 it takes 576. And more room is not slower forgetting: with PyTorch's initialisation $W_h$ keeps 0.58 a
-# step at every width. (To tell the two faults apart, let one word count and vary its distance, or ask for more and more
-# of the words that were just read.)
+# state of 24 it takes 576. And a wider state hardly forgets more slowly: with PyTorch's initialisation $W_h$ keeps 0.58
+# of a change per step at every width.
 #
 # Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But a state of fixed
 # width and precision can take only a fixed number of values, while the number of possible sentences grows exponentially
@@ -791,7 +791,7 @@ plt.show()
 # %% [markdown]
 # How hard is it to learn to pack a text into one vector? We trained five networks to copy strings of 2 to 32 random
 # letters (`python -m benchmarks.bottleneck`, half an hour). Encoder and decoder are LSTMs with 32, 64 or 128 numbers in
-# $h$ and in $c$. Training takes 2,000 steps, and for a second network of width 64 6,000. Four decoders get one vector,
+# $h$ and in $c$. Training takes 2,000 steps, or 6,000 for a second network of width 64. Four decoders get one vector,
 # made of the last states of an encoder that reads in both directions; the fifth, of width 32, has attention. The lines
 # show the share of letters that are right in new strings, when the decoder is given the right letters before each
 # (guessing would get 0.04). They are means of three random starts, with the best of four settings of the training
@@ -830,9 +830,9 @@ plt.show()
 # Short strings come out right; the longer a string, the more letters are wrong. A wider state moves the fall to the
 # right. Longer training does, too, so at width 64 this is not yet the limit of what a vector can hold. What we see is
 # how hard it is to learn to pack all letters into one vector and to unpack them again. With attention nothing has to be
-# packed: at width 32 the curve stays at 1, with little more than a third of the parameters of width 64. Its training
-# takes about one and a half times as long as 2,000 steps at width 64, and half as long as 6,000. (Copying suits
-# attention, because each letter written is one letter read.)
+# packed: at width 32 the curve stays at 1, with little more than a third of the parameters of width 64. Training with
+# attention takes about one and a half times as long as 2,000 steps at width 64, and half as long as 6,000. (Copying
+# suits attention, because each letter written is one letter read.)
 
 # %% tags=["proof"]
 ends = {name: round(shares.mean(axis=0)[-1], 2) for name, shares in at_best.items()}
@@ -895,11 +895,10 @@ assert 1.3 < spent["attention, width 32"] / spent["width 64"] < 1.7
 # queries are compared with (*key*), what it hands over (*value*), and what becomes of the result (*output*; chapters 4
 # and 6). The second part, in attention only, is the $n^2$ pairs of words: comparing the two takes $d$ multiplications,
 # and weighting the other's value $d$ more. So the work of attention is **quadratic** in $n$: twice the length doubles
-# the first part, and a plain cell's work, and quadruples the second. But the second overtakes the first only beyond
-# $n = 2 d$, so in short texts it is not what costs. It is more than that of a plain cell at any length, because
-# attention has four matrices and the cell two. It is more than that of an LSTM, which has eight, beyond $2d$ words:
-# with $d = 512$, the width of the original transformer, beyond about a thousand ([counted
-# below](#how-much-work-is-it)).
+# the first part, as it doubles a plain cell's work, but quadruples the second. The second overtakes the first only
+# beyond $n = 2 d$, so in short texts the matrices cost more. Attention takes more work than a plain cell at any length,
+# because it has four matrices and the cell two. It takes more than an LSTM, which has eight, beyond $2d$ words: with
+# $d = 512$, the width of the original transformer, beyond about a thousand ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*. In training the right translation is known, so its words are read
 # all at once, like the source ([chapter 9](09_decoder.ipynb)). But a plain cell or an LSTM needs $h_{t-1}$ before it
@@ -920,7 +919,7 @@ assert 1.3 < spent["attention, width 32"] / spent["width 64"] < 1.7
 # more words is *diluted*. Say that one word has the score 9, and all the others 0. It counts as much as
 # $e^9 \approx 8{,}100$ of them, so it gets 0.994 of the weight among 50 words, 0.62 among 5,000, and 0.14 among 50,000.
 # A larger score makes up for this: among ten times as many words it must be $\ln 10 = 2.3$ larger. And a word within
-# reach is not yet used: the network must have learned scores that find it.
+# reach need not be used: the network must have learned scores that find it.
 #
 # Nearly every transformer has a maximum text length, its **context length**, set by memory, by cost, or by the
 # positions that it was trained on. The layer itself fits any length: **the number of parameters does not depend on the
@@ -1265,16 +1264,16 @@ for size in (7, 32):  # as many sentences as words
 # - **Why $\sigma$ for the gates, but $\tanh$ for the candidate?** A gate is a share, so it must lie between 0 and 1.
 #   The candidate is what is added, and needs both signs: with $\sigma$ a number in $c$ that starts at 0 could never
 #   become negative.
-# - **Why $\tanh$ in a plain cell, and not $\max(0, z)$?** That function shrinks no change where $z > 0$, because its
-#   slope there is 1. But it has no upper limit, so a state that grows 1.2-fold a step grows 9,100-fold in 50. With
-#   $W_h$ started as the identity it can work ([Le and others, 2015](https://arxiv.org/abs/1504.00941)).
+# - **Why $\tanh$ in a plain cell, and not $\max(0, z)$?** That function, *ReLU*, shrinks no change where $z > 0$,
+#   because its slope there is 1. But it has no upper limit, so a state that grows 1.2-fold a step grows 9,100-fold in 50.
+#   With $W_h$ started as the identity it can work ([Le and others, 2015](https://arxiv.org/abs/1504.00941)).
 # - **Why the same matrices at every step?** Because what is learned at one position of a sentence then serves at every
 #   other, and sentences of any length fit.
 # - **How many parameters has an LSTM?** For words of $D$ numbers and an $h$ of $H$ it is $4 (D H + H^2 + H)$, because
 #   $f$, $i$, $o$ and $g$ have separate matrices. With $D = 8$ and $H = 24$ that is 3,168, against 792 in a plain cell.
 #   (PyTorch's second biases add $4 H$.)
-# - **What is truncated backpropagation through time?** A long text is trained on in chunks, say of 100 words, because
-#   the gradient needs all states of a chunk in memory. The state is passed on to the next chunk and the gradient is not
+# - **What is truncated backpropagation through time?** A long text is cut into chunks, say of 100 words, because the
+#   gradient needs all states of a chunk in memory. The state is passed on to the next chunk and the gradient is not
 #   passed back, so no step is corrected for an error in a later chunk.
 # - **Does a vanishing gradient mean that nothing is learned?** No. The terms of near words remain, so the loss can
 #   fall, and the whole gradient can look healthy. Measure the error separately where the answer depends on a far word,
@@ -1295,8 +1294,9 @@ for size in (7, 32):  # as many sentences as words
 #   changes at every filler. Use the state after the last real word, as PyTorch's layers do after
 #   [`pack_padded_sequence`](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pack_padded_sequence.html).
 # - **Are recurrent networks obsolete?** No: they suit an endless stream, because their memory does not grow. But
-#   transformers copied and retrieved long texts better than networks with a fixed state, Mamba included, because such a
-#   state cannot hold a text of any length ([Jelassi and others, 2024](https://arxiv.org/abs/2402.01032)).
+#   transformers copied and retrieved long texts better than networks with a state of fixed size, Mamba included,
+#   because such a state cannot hold arbitrarily long texts ([Jelassi and others,
+#   2024](https://arxiv.org/abs/2402.01032)).
 # - **My network cannot recall a word 50 back. Is recurrence to blame?** First rule out a bug (does it work at distance
 #   2?), too little training (more steps, other learning rates, several starts), a closed gate (raise its bias) and a
 #   small state (double it). And compare with attention at an equal number of parameters and equal training.

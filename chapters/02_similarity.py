@@ -369,17 +369,18 @@ plt.show()
 #
 # | | dot product | cosine | distance |
 # |---|---|---|---|
-# | a longer key | magnifies every score and keeps its sign: higher within 90°, lower beyond | changes nothing | is nearer to some queries and farther from others |
+# | a longer key | magnifies every score: positive ones rise, negative ones fall | changes nothing | is nearer to some queries and farther from others |
 # | a longer query | ranking unchanged, gaps wider | changes nothing | may change the ranking |
 # | good for | a look-up in which some keys should count more where they match | asking which texts are alike: direction shows what a text says, and length often only how much of it there is | measured quantities, where more is not better: $(0, 9, 0)$ really differs from $(0, 3, 0)$ |
 #
 # **For keys of equal length all three rank alike**, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\,q \cdot k$, and then
 # only $q \cdot k$ differs between keys. The transformer of 2017 keeps the lengths. That has a price. What nobody asked
 # for costs nothing, so a key that matches everything, such as $(9, 9, 9)$, can win too often: it scores 18 for *every*
-# query of one 2 and otherwise zeros. Training can shorten such a key, and lengthen one that is often worth finding. Dot
-# products have no upper limit, so weights can become sharp, or too sharp to train; cosines lie between $-1$ and 1, so
-# they need a factor ([chapter 3](03_softmax.ipynb#short-answers)). Some models normalise queries and keys and learn the
-# factor (*QK-norm*, [chapter 19](19_modern.ipynb)).
+# query with one 2 and zeros elsewhere. Training can shorten such a key, and lengthen one that is often worth finding.
+# Dot products have no upper limit, so one key can get nearly all of the blend, which can stop learning; cosines lie
+# between $-1$ and 1, so without a factor no key can get much more than the others ([chapter
+# 3](03_softmax.ipynb#short-answers)). Some models normalise queries and keys and learn the factor (*QK-norm*, [chapter
+# 19](19_modern.ipynb)).
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -971,8 +972,8 @@ assert luckiest.max() < 0.43
 # ### More features than dimensions
 #
 # In a wide space random vectors are almost at right angles ([above](#how-alike-are-random-vectors)), so there is room
-# for many. (At most $D$ can be exactly at right angles, but features need only be nearly so.) Draw 2,000 random vectors
-# of width 512, nearly four times as many as there are axes: the largest of their cosines in absolute value lay between
+# for many. (At most $D$ can be exactly at right angles, but it is enough to be nearly so.) Draw 2,000 random vectors of
+# width 512, nearly four times as many as there are axes: the largest of their cosines in absolute value lay between
 # 0.21 and 0.24 in ten draws. For any fixed bound on the cosines, however small, the number of directions that fit grows
 # exponentially with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
 #
@@ -1108,19 +1109,21 @@ assert kings == [0.69, 0.45] and nearest("actor")[0][0] == "actors"
 #   large ones if the dot products are not divided ([chapter
 #   3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width)).
 # - **Can the vectors of two models be compared?** Not directly. Where training sees only dot products, one rotation of
-#   all vectors changes no score, so two runs can end with different axes. (So an entry by itself means nothing,
-#   either.) Compare lists of neighbours, or first fit a rotation to the words that both have ([Hamilton and others,
-#   2016](https://aclanthology.org/P16-1141/)).
+#   all vectors changes no score, so two runs can end with different axes. (So an entry by itself need not mean
+#   anything, either.) Compare lists of neighbours, or first fit a rotation to the words that both have ([Hamilton and
+#   others, 2016](https://aclanthology.org/P16-1141/)).
 # - **What if one feature has much larger numbers than the others?** It decides nearly alone: $(100, 1, 0)$ and
 #   $(100, 0, 1)$ have the cosine 0.9999, because $100 \cdot 100$ outweighs every other product. In some models one to
 #   three entries dominate. It helps to scale each entry to mean 0 and variance 1 over many words ([Timkey and van
 #   Schijndel, 2021](https://aclanthology.org/2021.emnlp-main.372/)).
-# - **How does one search a million vectors?** Still exactly: at width 384 a query takes 384 million multiplications, in
-#   one matrix product. For far more keys or queries, *approximate nearest-neighbour search* compares only some keys,
-#   which is faster but can miss the best ([Malkov and Yashunin, 2016](https://arxiv.org/abs/1603.09320)).
+# - **How does one search a million vectors?** One by one is still possible: at width 384 a query takes 384 million
+#   multiplications, in one matrix product. For far more keys or queries, *approximate nearest-neighbour search*
+#   compares only some keys, which is faster but can miss the best ([Malkov and Yashunin,
+#   2016](https://arxiv.org/abs/1603.09320)).
 # - **Why is one word near so many others?** It may be a *hub*: in wide spaces a vector near the mean of the others is
-#   near to many of them ([Radovanović and others, 2010](https://jmlr.org/papers/v11/radovanovic10a.html)). Count in how
-#   many lists of ten nearest each word stands. The average must be 10, so hundreds reveal a hub.
+#   near to many of them ([Radovanović and others, 2010](https://jmlr.org/papers/v11/radovanovic10a.html)). List the ten
+#   nearest of every word, and count in how many lists each word stands. The average must be 10, so hundreds reveal a
+#   hub.
 # - **Why does word2vec not make all vectors equal?** If it saw only real neighbours, and had only to score them high,
 #   equal and ever longer vectors would be best. So its common version also draws words at random, and learns to score
 #   them low (*negative sampling*, [Mikolov and others, 2013](https://arxiv.org/abs/1310.4546)).

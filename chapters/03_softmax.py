@@ -221,8 +221,8 @@ quiz.one_choice(
 #
 # A sum whose weights are not negative and sum to 1 is a **weighted average**, or *convex combination*: each number of
 # the answer lies between the smallest and the largest in its column of the values. (All its numbers use the same
-# weights, so a blend near 40 has nearly 0 litres. Unless a column is constant, its largest number is not reached,
-# because every weight is positive, and nothing can be enlarged or subtracted.)
+# weights, so a price near 40 comes with nearly 0 litres. Unless a column is constant, its largest number is not
+# reached, because every weight is positive, and nothing can be enlarged or subtracted.)
 #
 # Now take $T$ queries at once, and $S$ keys whose values have the width $d_v$. The weights are a matrix $W$ of shape
 # $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, d_v)$, with a row for each key. Row
@@ -239,8 +239,8 @@ quiz.one_choice(
 # %% tags=["export"] module="by_hand.softmax"
 @shapes
 def weighted_average(
-    weights: Real[np.ndarray, "*queries S"], values: Real[np.ndarray, "S D"]
-) -> Float[np.ndarray, "*queries D"]:
+    weights: Real[np.ndarray, "*queries S"], values: Real[np.ndarray, "S d_v"]
+) -> Float[np.ndarray, "*queries d_v"]:
     """Blend the rows of `values`, once for each row of `weights`.
 
     Raises ValueError when a weight is negative, or the weights of a row do not sum
@@ -334,7 +334,7 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 #
 # The function `softmax` subtracts the largest score from all scores. The largest exponential is then $e^0 = 1$, so none
 # can overflow, and the sum is at least 1, so you never divide by 0. Very small exponentials may still round to 0
-# (**underflow**). To the answer this does no harm: a weight below $10^{-300}$ adds next to nothing. (Its logarithm is
+# (**underflow**). To the answer this does no harm: in float64 such a weight is below $10^{-300}$. (Its logarithm is
 # another matter, exercise 2, and such a key can hardly learn.)
 #
 # A score of minus infinity gets the weight 0, exactly: chapter 4 leaves words out in this way, with a *mask*. In a row
@@ -410,9 +410,9 @@ plt.show()
 # %% [markdown]
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0, and the answer is then the plain
 # average of the values. At low temperature coffee has nearly everything, because it is 1 ahead of tea and gets
-# $e^{1/\tau}$ times as much, 22,026 times at 0.1. A lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$. At
-# $\tau = 0.5$, for example, the scores 0, 1, 2 act like 0, 2, 4: their weights are 0.016, 0.117 and 0.867 instead of
-# 0.090, 0.245 and 0.665.
+# $e^{1/\tau}$ times as much, 22,026 times at 0.1. A lead of $\Delta$ makes it $e^{\Delta / \tau}$. At $\tau = 0.5$, for
+# example, the scores 0, 1, 2 act like 0, 2, 4: their weights are 0.016, 0.117 and 0.867 instead of 0.090, 0.245 and
+# 0.665.
 #
 # As $\tau$ goes to 0, the softmax becomes the hard choice again (unless keys tie for the largest score: they share the
 # weight). A longer query does the same as a lower temperature: its direction says what is sought, and its length how
@@ -565,7 +565,7 @@ quiz.one_choice(
 # The cure is a division. Dividing the scores by $c$ divides their variance, $d_k$, by $c^2$. So with $c = \sqrt{d_k}$
 # the variance is 1 at every width: the division is a temperature, $\tau = \sqrt{d_k}$. Two scores then typically differ
 # by $\sqrt 2$, and one key gets about 4 times the weight of the other. The variance need not be exactly 1. What counts
-# is that it is near 1, and the same at every width.
+# is that it is not much above 1, and the same at every width.
 #
 # Why a constant, and not the measured spread of each row? Then every other key would change how two keys share, against
 # demand 5. And a longer query could no longer be sharper, because its length would cancel.
@@ -780,7 +780,8 @@ assert round(scaled * (1 - scaled) * apart / 8, 2) == 0.23
 # has the code.) The verdict depends on the learning rate. At 0.1, too small for a hundred steps, the unscaled queries
 # are ahead: those that are not saturated have the longer gradients. And the division is not the only cure: [steps of a
 # fixed length](#when-does-it-matter-less) work at both widths, too, and absurdly large learning rates ($10^{12}$) at
-# width 64. But it costs almost nothing, and with it every learning rate from 10 up that we tried works at both widths.
+# width 64. But the division costs almost nothing, and with it every learning rate from 10 up that we tried works at
+# both widths.
 
 # %% [markdown]
 # ## Exercises
@@ -915,7 +916,7 @@ verdict
 # ## Going further
 #
 # Two questions about the division, one each about blends, many keys and models of your own, the end of a proof, a
-# question about the shares, and short answers to eleven more. No later chapter needs them.
+# question about the shares, and short answers to twelve more. No later chapter needs them.
 #
 # ### Can a query still learn?
 #
@@ -1114,12 +1115,12 @@ assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
 #
 # To find saturated rows in a model, record for each head the largest weight of each row, or its
 # [perplexity](#exercise-1-how-many-keys-is-that), and the standard deviation of the scores. Compare gradients, too: in
-# a saturated head those of the matrices that make queries and keys are far smaller than that of the matrix that makes
-# values, which needs no slope of the softmax. If nearly all rows are sharp at the start, check the divisor and the
-# initialisation. If they become sharp in training, that may be right. If training then becomes unstable, two things can
-# help: a new start with a lower learning rate, or queries and keys of normalised length with a learned scale. (In
-# practice nobody builds $J$. If $g$ is the gradient with respect to the weights, the gradient with respect to the
-# scores is $w \odot (g - w \cdot g)$, where $\odot$ multiplies entry by entry: [chapter
+# a saturated head those of the query and key matrices are far smaller than in other heads. That of the value matrix
+# need not be, because it does not pass through the softmax. If nearly all rows are sharp at the start, check the
+# divisor and the initialisation. If they become sharp in training, that may be right. If training then becomes
+# unstable, two things can help: a new start with a lower learning rate, or queries and keys of normalised length with a
+# learned scale. (In practice nobody builds $J$. If $g$ is the gradient with respect to the weights, the gradient with
+# respect to the scores is $w \odot (g - w \cdot g)$, where $\odot$ multiplies entry by entry: [chapter
 # 7](07_learning.ipynb#back-through-the-softmax).)
 
 # %% [markdown]
@@ -1176,7 +1177,7 @@ assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
 #   more than $e^2 = 7.4$ times another's weight, and the best of 100 at most 0.07. [Henry and others
 #   (2020)](https://arxiv.org/abs/2010.04245) multiply cosines by a learned number.
 # - **Can a blend of two right answers be wrong?** Yes. With half of the weight on the year 1910 and half on 1990 the
-#   answer is 1950, which neither key says, and nothing in it shows that. So an average suits values that can be mixed,
+#   answer is 1950, which is neither value, and nothing in it shows that. So an average suits values that can be mixed,
 #   as vectors of words can.
 
 # %% tags=["proof"]

@@ -165,22 +165,23 @@ weights, _ = look_up("the snake shed its skin", "its", itself=False)
 assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 
 # %% [markdown]
-# Other weights would hardly help, because they blend the same vectors, and the vector of *import* is far from those of
-# what *import* implies. But a matrix can turn it into [*programming*](#and-python) before it is handed over. So this
-# chapter adds three matrices, the same for every word, which training can change. One decides what a word hands over.
-# The other two decide which words are chosen, because similarity is a poor way to choose, as you will see next.
+# Other weights would hardly help, because they blend the same vectors, and the vector of *import* is far from that of
+# *programming*, which *import* implies. But a matrix can turn [the one into the other](#and-python) before it is handed
+# over. So this chapter adds three matrices, the same for every word, which training can change. One decides what a word
+# hands over. The other two decide which words are chosen, because similarity is a poor way to choose, as you will see
+# next.
 #
 # ## Queries, keys and values
 #
 # Using one vector in all three roles has four faults.
 #
 # - A word finds itself first, because among vectors of equal length no dot product is larger than a vector's with
-#   itself. Leaving itself out is only a patch: weights sum to 1, so the word must then take from others even where none
-#   is useful.
+#   itself. Leaving the word itself out is only a patch: weights sum to 1, so the word must then take from others even
+#   where none is useful.
 # - It finds what is most like it. In *the snake shed its skin*, with the vectors above, the word *its* (not allowed to
 #   choose itself) puts 0.91 of its weight on *the*, and only 0.04 on *snake*, which it should find.
 # - Scores are symmetric. *Snake* needs nothing from *its*, yet the score is the same both ways. (Their weights on each
-#   other differ only because each word's exponentials are divided by a sum of their own.)
+#   other differ only because each word divides by its own sum of exponentials.)
 # - A word can hand over only its own vector, and neither a part of it nor what it implies: *import* could not hand over
 #   *programming*.
 #
@@ -204,7 +205,7 @@ assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 # Real word vectors are too long to work through by hand, so take small ones first. The sentence is *dog bites man*. A
 # word has three numbers: is it *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$
 # and *man* $(1, 0, 1)$. Queries and keys have two numbers, for *alive* and for *action*: in a query each says how much
-# of it is asked for, and in a key how much is offered. Values have two, *alive* and *human*. So $D = 3$ and
+# of its feature is asked for, and in a key how much is offered. Values have two, *alive* and *human*. So $D = 3$ and
 # $d_k = d_v = 2$, and each matrix has three rows of two:
 #
 # | what the word is | $W_Q$: it asks for (*alive*, *action*) | $W_K$: it is found by (*alive*, *action*) | $W_V$: it hands over (*alive*, *human*) |
@@ -610,8 +611,8 @@ quiz.number(
 # is not hidden. It, too, may attend to the real words, because a row with nothing to attend to would cause trouble
 # ([below](#a-row-with-nothing-to-attend-to)). If you hid the padding token's row instead of its column, the real words
 # would still give it weight, so their outputs would change with the amount of padding, and its own row would have
-# nothing to attend to. The loss may not show it, because it still falls, and a batch of equally long texts has no
-# padding.
+# nothing to attend to. Unless that row becomes NaN, the loss may not show the mistake: it still falls, and a batch of
+# equally long texts has no padding.
 #
 # Wherever a mask is False, the scaled score becomes minus infinity, so the weight becomes 0. Here are both masks, the
 # hidden entries in grey. In the lower row the sentence is *dog bites*, with padding, here $(1, 1, 0)$; any vector would
@@ -928,12 +929,12 @@ assert (blank == 0).all()
 # ## What does attention cost?
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score and $d_v$ for its part of
-# the blend, and has one weight, which plain training must keep. Within one text $S = T$, so the time for the $T^2$
-# pairs is *quadratic*: it grows with the square of the text's length. So does the memory if all weights are stored. The
-# projections cost $T D (2 d_k + d_v)$ multiplications, which grow only linearly with $T$. With $d_k = d_v$ the
-# projections take $3 T D d_k$, and the pairs $2 T^2 d_k$. So in short texts the projections are most of a head's work.
-# Beyond $T = 1.5 \, D$ the pairs are: for $D = 512$ that is beyond 768 words. In a whole transformer it takes longer
-# texts, because its other matrices, too, cost multiplications for each word.
+# the blend, and has one weight, which training keeps unless it computes it again. Within one text $S = T$, so the time
+# for the $T^2$ pairs is *quadratic*: it grows with the square of the text's length. So does the memory if all weights
+# are stored. The projections cost $T D (2 d_k + d_v)$ multiplications, which grow only linearly with $T$. With
+# $d_k = d_v$ the projections take $3 T D d_k$, and the pairs $2 T^2 d_k$. So in short texts the projections are most of
+# a head's work. Beyond $T = 1.5 \, D$ the pairs are: for $D = 512$ that is beyond 768 words. In a whole transformer it
+# takes longer texts, because its other matrices, too, cost multiplications for each word.
 
 
 # %% [markdown]
@@ -1408,13 +1409,13 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 # A picture is cleaned of noise by averaging each pixel with others. A blur gives the neighbours of a pixel weights that
 # depend only on where they are. *Non-local means* ([Buades, Coll and Morel,
 # 2005](https://doi.org/10.1109/CVPR.2005.38)) gives every pixel a weight that depends on how much its surroundings
-# *look* like those of the pixel to be cleaned, however far away. That is attention with pixels in place of words: its
-# weights, too, are computed from what is blended ([Wang and others, 2018](https://arxiv.org/abs/1711.07971), draw the
-# connection). There the analogy ends. A filter compares surroundings as they are and returns a pixel. Attention learns
-# what to compare, and what to hand over. And a *convolution*, a blur whose weights are learned? Moved from pixels to
-# words, it has a fixed weight for each position in its window, such as *two words back*. Attention computes a weight
-# for each pair of words, however far apart, and without a mask or positions it does not know where they stand ([chapter
-# 5](05_position.ipynb)).
+# *look* like those of the pixel to be cleaned, however far away. That is attention with pixels in place of words: here,
+# too, the weights are computed from what is blended ([Wang and others, 2018](https://arxiv.org/abs/1711.07971), draw
+# the connection). There the analogy ends. A filter compares surroundings as they are and returns a pixel. Attention
+# learns what to compare, and what to hand over. And a *convolution*, a blur whose weights are learned? Moved from
+# pixels to words, it has a fixed weight for each position in its window, such as *two words back*. Attention computes a
+# weight for each pair of words, however far apart, and without a mask or positions it does not know where they stand
+# ([chapter 5](05_position.ipynb)).
 
 # %% [markdown]
 # ### Break it: four versions, one correct
@@ -1465,14 +1466,11 @@ for name, version in versions.items():
 # %% [markdown]
 # ### Short answers
 #
-# - **What if the softmax is left out?** Then $(Q K^\top) V = Q (K^\top V)$, and $K^\top V$ is only $(d_k, d_v)$, so
-#   without a mask the cost grows linearly with the text. But the weights can be negative and need not sum to 1, so
-#   outputs are no averages ([chapter 3](03_softmax.ipynb#short-answers)).
 # - **Why may a word see itself under a causal mask?** A model that guesses the *next* word is given the present one, so
 #   to see it leaks nothing. Without the diagonal the first word would have no key. `np.tril` keeps the diagonal; `k=-1`
 #   would remove it.
 # - **Does a causal mask save work?** Not in `attention` above: it computes all $T^2$ scores, then overwrites nearly
-#   half. Of the million scores of 1,000 words 500,500 remain. A function that is told `is_causal=True` can skip the
+#   half. With 1,000 words, 500,500 of the million scores remain. A function that is told `is_causal=True` can skip the
 #   rest, because it knows beforehand which are hidden.
 # - **Do the projections need biases?** A key's bias $b$ changes nothing here: it adds the same $q_i b^\top$ to every
 #   score of row $i$, which a softmax ignores. A query's bias can favour some keys for all queries, and a value's bias
@@ -1488,7 +1486,7 @@ for name, version in versions.items():
 #   bitten.
 # - **Can attention count?** It gives shares, because weights sum to 1. Without a mask or positions, a sentence written
 #   twice changes no word's output. A count needs a comparison: beside one marker with the same score, $n$ dogs together
-#   get $n / (n + 1)$ of the weight.
+#   get $n / (n + 1)$ of the weight that they and the marker share.
 # - **What if $W_Q$ and $W_K$ are swapped?** The scores are transposed: *bites* gives *man* 2 instead of 4. No shape
 #   shows it, because both matrices are $(D, d_k)$; a row worked out by hand does. Before training a swap is harmless,
 #   if both are drawn at random in the same way.
@@ -1500,20 +1498,18 @@ for name, version in versions.items():
 #   only they meet in a dot product.
 # - **Does one entry of a query mean something?** Not by itself. Multiply $W_Q$ and $W_K$ by the same $R$ with
 #   $R R^\top = I$: the entries change, but in this formula no score does, because
-#   $W_Q R R^\top W_K^\top = W_Q W_K^\top$. The columns *alive* and *action* were a choice.
+#   $W_Q R R^\top W_K^\top = W_Q W_K^\top$. The columns *alive* and *action* were a choice. (With the keys' matrix
+#   multiplied by $(R^{-1})^\top$, any invertible $R$ will do.)
 # - **What if rows with nothing to attend to give NaN?** Let every row have at least one key, or hide nothing in an
 #   empty row and set its output to 0. Replacing NaN by 0 afterwards mends the outputs but not the gradients, where 0
 #   times NaN is NaN.
 # - **How do fast programs avoid storing the weights?** Without approximating: block by block they keep each row's
-#   running maximum and sum, and in the backward pass they compute the blocks again ([chapter
+#   running maximum and sum, and when training computes gradients they compute the blocks again ([chapter
 #   20](20_one_gpu.ipynb#attention-without-the-score-matrix)). The memory then grows linearly, and the time stays
 #   quadratic.
 # - **How do I know that a word with a large weight mattered?** Mask it, and measure how far the output moves. Values
 #   may be alike, so that other weights would give the same answer, and other heads, or the word's own vector, may
 #   outweigh this one.
-# - **Does it matter that $W_Q W_K^\top$ has a low rank?** It limits what can be compared: a head sees at most $d_k$
-#   directions of a word. It also leaves less room to learn chance patterns of the training texts. And only the product
-#   counts: $W_Q A$ and $W_K (A^{-1})^\top$ give the same scores for any invertible $A$.
 
 # %% tags=["proof"]
 assert 1000 * 1001 // 2 == 500_500 and round(4096**2 / 1e6, 1) == 16.8

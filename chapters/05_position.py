@@ -61,9 +61,10 @@ assert same
 # (*Dog* and *man* still get different outputs. What is lost is the order: each word gets the same output in both
 # sentences.)
 #
-# A causal mask brings back some of the order (same section), but most models also tell attention the positions. One way
-# is through the input: give every **position** in the sentence a vector of its own, $p_t$ for position $t$, counted
-# from 0, and add it to $x_t$, the vector of the word that stands there. The model reads $x_t + p_t$.
+# A causal mask brings back some of the order (same section of chapter 4), but most models also tell attention the
+# positions. One way is through the input: give every **position** in the sentence a vector of its own, $p_t$ for
+# position $t$, counted from 0, and add it to $x_t$, the vector of the word that stands there. The model reads
+# $x_t + p_t$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -114,7 +115,7 @@ for t in (0, 1, 10, 100):
 # in the middle of a text. The index adds $t\,u$ to the input, with the fixed vector $u = (1, \dots, 1)$; smaller steps
 # only make $u$ shorter. The key becomes $x_t W_K + t\,(u W_K)$, and its score with a query $q$ gains $c\,t$, with the
 # same $c = q \cdot (u W_K)$ for every key. Plotted against $t$ that is a straight line, and a straight line is highest
-# at one of its ends. So within one score a position in the middle never gains most.
+# at one of its ends. So among one query's scores a position in the middle never gains most.
 #
 # **The fraction of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40, so
 # "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
@@ -846,7 +847,7 @@ assert np.allclose(by_pairs, by_matrix)
 # model. Published code can differ from ours in two points: its pairs turn the other way, and some of it pairs not
 # neighbours but entry $i$ with entry $i + d_k/2$. If you train from scratch, every variant works equally well, because
 # $W_Q$ and $W_K$ can learn their columns in any order. Published weights work only with the layout that they were
-# trained with. In every layout only $t - s$ counts, so compare outputs, too. [Going
+# trained with. A check that only $t - s$ counts passes in every layout, so compare outputs, too. [Going
 # further](#other-ways-to-encode-the-distance) has other ways to encode the distance.
 
 # %% [markdown]
@@ -1428,7 +1429,7 @@ assert round(near[128], 2) == 0.99 and round(near[32], 2) == 0.71
 #
 # - **Why do the frequencies shrink by a factor, and not in equal steps?** Equal steps waste pairs. With 1, 0.75, 0.5
 #   and 0.25 all four hands return together after $8\pi \approx 25.1$ steps, so position 25 is more like position 0 than
-#   position 1 is. Shrinking by 10, four pairs reach 6,283.
+#   position 1 is. Shrinking by 10, the periods of four pairs reach 6,283 steps.
 # - **Do rotary positions make far words count less?** Not in general. Each pair adds a cosine wave of the distance to
 #   the score, and a wave does not shrink. For any distance there are queries and keys that score highest there
 #   ([Barbero and others, 2024](https://arxiv.org/abs/2410.06205)).
@@ -1449,9 +1450,9 @@ assert round(near[128], 2) == 0.99 and round(near[32], 2) == 0.71
 # - **Can a trained model change its kind of positions?** Not without more training, because its matrices were fitted to
 #   one kind. One exchange is safe: a learned table that is filled with the sinusoids returns the same vectors, so the
 #   outputs stay the same, and it can be trained from there.
-# - **Does a good score show that a model uses order?** No, because single words can give the answer away, as *awful* in
-#   a review. On many tests of the GLUE collection BERT models kept 75 to 90 percent of their correct answers when words
-#   were shuffled ([Pham and others, 2021](https://arxiv.org/abs/2012.15180)).
+# - **Does a good score show that a model uses order?** No, because single words can give the answer away, such as
+#   *awful* in a review. On many tests of the GLUE collection BERT models kept 75 to 90 percent of their correct answers
+#   when words were shuffled ([Pham and others, 2021](https://arxiv.org/abs/2012.15180)).
 # - **How do images get positions?** An image is cut into squares. Half of the entries can encode a square's row, and
 #   half its column. One learned vector for each square did about as well ([Dosovitskiy and others,
 #   2021](https://arxiv.org/abs/2010.11929)).
@@ -1465,8 +1466,8 @@ assert round(near[128], 2) == 0.99 and round(near[32], 2) == 0.71
 #   model has never met. And while a text is being generated, its length $T$ is not even known.
 # - **Do sinusoids make attention prefer neighbours?** No. Raw encodings are more alike when near, but scores also
 #   contain $W_Q$ and $W_K$. Training may make these look far away, as $R_{-r}$ does, or ignore positions.
-# - **Why must rotary positions be applied in every layer?** Because nothing is added to the words: the outputs of a
-#   layer carry no position, and the next layer makes its queries and keys afresh, so it must turn them again.
+# - **Why are rotary positions applied in every layer?** Because only queries and keys are turned, and not the words
+#   that are handed on. The next layer makes its queries and keys afresh, so it must turn them again.
 
 # %% tags=["proof"]
 equal_steps = np.array([1, 0.75, 0.5, 0.25])

@@ -1265,10 +1265,10 @@ plt.show()
 #
 # - *Could its weights depend on the nouns themselves?* Yes. If a matrix reads off what arrives, and the weights are
 #   nearly equal, that gains one number. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores
-#   differ by $q \cdot (k_a - k_b)$. A nearly equal average loses this number, but the weights carry it. Let one entry
-#   of the values be 1 for the first word, 0 for the verb and −1 for the last: its blend is the first noun's weight
-#   minus the last's. So with nouns of six numbers 6 + 1 of 12 arrive, and 5 are lost, 0.417, instead of half. Where the
-#   head's keys see the positions only, it misses half.
+#   differ by $q \cdot (k_a - k_b)$. An average with nearly equal weights loses this number, but the weights carry it.
+#   Let one entry of the values be 1 for the first word, 0 for the verb and −1 for the last: its blend is the first
+#   noun's weight minus the last's. So with nouns of six numbers 6 + 1 of 12 arrive, and 5 are lost, 0.417, instead of
+#   half. Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into different numbers from those of the last noun?* Not in the first layer.
 #   The matrix is the same for every word, and a position is only added, so both nouns are written into the same
 #   numbers.
@@ -1467,8 +1467,8 @@ assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
 #   and $(0, 1)$ from head 2 have the average $(0.5, 0.5)$, and so have $(0, 1)$ and $(1, 0)$. After concatenating,
 #   $W_O$ can still average, because averaging is linear.
 # - **What happens if scores are divided by $\sqrt D$ by mistake?** No error, because shapes and row sums stay right.
-#   With $d_k = D / H$ scores come out $\sqrt H$ times too small (2.8 times with eight heads), so the weights are too
-#   even. Training can make up for it with larger queries. Loaded weights give wrong outputs.
+#   With $d_k = D / H$ scores are too small by a factor of $\sqrt H$ (2.8 with eight heads), so the weights are too
+#   even. Training can make up for it with larger queries. A published model's parameters give wrong outputs.
 # - **Must $H \cdot d_k$ equal $D$?** No, because $W_O$ may have the shape $(H d_k, D)$, and still returns $D$ numbers.
 #   The largest T5 has $D = 1024$ but 128 heads of 128, which hand over 16,384 numbers ([Raffel and others,
 #   2020](https://arxiv.org/abs/1910.10683)). The price is 16 times as many parameters and multiplications in the
@@ -1478,25 +1478,26 @@ assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
 #   width, which divides by a root $\sqrt 2$ times as large, would give it 0.945.
 # - **Are heads there to make the computation parallel?** No. One head already computes all words at once, because
 #   attention is a few matrix products. Heads are there to give each word several averages.
-# - **Can I change the number of heads of a trained model?** Not without more training. The parameters of
-#   `MultiHeadAttention(12, 3)` load into `MultiHeadAttention(12, 4)` without an error, because all shapes agree. But
+# - **Can I change the number of heads of a trained model?** You can remove some
+#   ([above](#what-else-do-heads-do-and-can-they-be-removed)), but not cut the same matrices into more. The parameters
+#   of `MultiHeadAttention(12, 3)` load into `MultiHeadAttention(12, 4)` without an error, because all shapes agree. But
 #   the rows are cut elsewhere, and $d_k$ changes, so the outputs are wrong. A comparison with the original's shows it.
 # - **May I look at the weights averaged over the heads?** With care: the average can show a pattern that no head has.
 #   If head 1 gives $(1, 0, 0)$ and head 2 $(0, 0, 1)$, it is $(0.5, 0, 0.5)$. And a head whose values are nearly 0
 #   counts as much as any other.
 # - **Should all heads have the same mask?** For what must stay hidden, yes: a single head that sees a later word can
 #   hand it on through $W_O$. Otherwise heads may differ. ALiBi ([chapter
-#   5](05_position.ipynb#other-ways-to-encode-the-distance)) subtracts another multiple of the distance in each: with 8
-#   heads ½, ¼, …, 1/256.
+#   5](05_position.ipynb#other-ways-to-encode-the-distance)) subtracts a different multiple of the distance in each:
+#   with 8 heads ½, ¼, …, 1/256.
 # - **Does head 3 of the next layer continue this layer's head 3?** Not in particular. Through $W_O$ every head can
-#   write into all $D$ numbers, and every head of the next layer reads all $D$. So head 3 there may as well use what
-#   head 1 found here.
+#   write into all $D$ numbers, and every head of the next layer reads all $D$. So head 3 there may just as well use
+#   what head 1 found here.
 # - **Does a term in the loss make heads differ?** Not in the transformer of 2017, which was trained only to predict its
 #   translations. Rewarding heads that differ has been tried, and was reported to improve translation ([Li and others,
 #   2018](https://arxiv.org/abs/1810.10183)).
-# - **Does a head have only one job?** Not necessarily, because its matrices are fixed but its queries depend on the
-#   words. In one head a verb's query may ask for a noun, and a noun's query for an adjective. And several heads may
-#   share a job, because their outputs are added.
+# - **Does a head always look for the same thing?** Not necessarily, because its matrices are fixed but its queries
+#   depend on the words. In one head a verb's query may ask for a noun, and a noun's query for an adjective. And several
+#   heads may look for the same thing, because their outputs are added.
 # - **Which of the four biases matter?** The query's and the output's. A key's bias adds the same number to all scores
 #   of a row, so the softmax cancels it (with rotary positions it does not). A value's bias arrives unchanged, because
 #   weights sum to 1, so the output's bias can replace it.

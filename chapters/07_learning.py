@@ -88,17 +88,17 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # weights become 0.173, 0.042 and 0.785, the output (0.958, 0.785), and the loss 0.3092 instead of 0.2959. So it rises
 # by 0.0133, about 0.13 for each unit of score.
 #
-# Now in general. (From here on, numbers are computed from unrounded ones.) Raise the scaled score of *man* by a small
-# $\delta$. Its exponential grows by a fraction $\delta$, so, if the sum stayed as it was, its weight would gain
-# $0.768 \, \delta$. But the weights must still sum to 1, so this gain is taken back from all three, in proportion to
-# their weights. Per unit, the gain raises the loss by 0.723. Taking a unit back, in these proportions, lowers it by the
-# *average* of their gradients, weighted in the same way:
+# Now in general. Raise the scaled score of *man* by a small $\delta$. Its exponential grows by a fraction $\delta$, so,
+# if the sum stayed as it was, its weight would gain $0.768 \, \delta$. But the weights must still sum to 1, so this
+# gain is taken back from all three, in proportion to their weights. Per unit, the gain raises the loss by 0.723. Taking
+# a unit back, in these proportions, lowers it by the *average* of their gradients, weighted in the same way:
 #
 # $$0.187 \cdot (-0.045) + 0.045 \cdot 0 + 0.768 \cdot 0.723 = 0.546 .$$
 #
-# So the loss rises by $0.768 \cdot (0.723 - 0.546) \, \delta \approx 0.135 \, \delta$. For every score $s_i$ it is the
-# same calculation, with the derivatives of [chapter 3](03_softmax.ipynb#how-far-do-weights-move), $w_i - w_i^2$ for
-# its own weight and $-w_j w_i$ for another one:
+# (With the rounded numbers 0.547; from here on we compute with unrounded ones.) So the loss rises by $0.768 \cdot
+# (0.723 - 0.546) \, \delta \approx 0.135 \, \delta$. For every score $s_i $ it is the same calculation, with the
+# derivatives of [chapter 3](03_softmax.ipynb#how-far-do-weights-move), $w_i - w_i^2$ for its own weight and $-w_j w_i$
+# for another one:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
@@ -406,17 +406,18 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 #
 # - During the **forward pass**, which computes the loss, it records the operations on its arrays, which it calls
 #   **tensors**. This record is the **computation graph**. It also keeps the numbers that the backward pass needs, for
-#   attention $A$, $V$, $Q$, $K$ and $X$, so training takes more memory than answering. In long texts $A$ is the
-#   largest, with $T \times S$ numbers for each head ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)
-#   computes it again instead). Inside `torch.no_grad()` nothing is recorded.
+#   attention $A$, $V$, $Q$, $K$ and $X$, so training takes more memory than a forward pass alone. In long texts $A$ is
+#   the largest, with $T \times S$ numbers for each head ([chapter
+#   20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes it again instead). Inside `torch.no_grad()`
+#   nothing is recorded.
 # - `loss.backward()` walks the graph once, from the loss back. Such a walk gives the derivatives of one number with
 #   respect to everything before it (**reverse mode**). The walk costs about twice as much as the forward pass, since
 #   each matrix product needs two on the backward pass, one for each factor. *Forward mode* starts at one parameter and
 #   gives the derivatives of everything after it, so a million parameters need a million walks. (Autograd is exact up to
 #   rounding: at each recorded operation it applies that operation's own rule.)
 # - Afterwards each tensor made with `requires_grad=True` has its gradient in `.grad` (or `None`, if the loss does not
-#   depend on it). `backward()` *adds* to `.grad`, so clear it before each backward pass. If you forget, step 100
-#   follows the sum of a hundred gradients, and no error is raised.
+#   depend on it). `backward()` *adds* to `.grad`, so clear it after each step. If you forget, step 100 follows the sum
+#   of a hundred gradients, and no error is raised.
 
 # %%
 import torch
@@ -838,7 +839,7 @@ assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
 # All three models answer every question, with about two thirds of the weight on the right name. But a learning rate of
-# 1 is large: with 3 of the 20 seeds from 0 to 19 training **diverges**: the steps grow until the loss is NaN. At 0.5
+# 1 is large. With 3 of the 20 seeds from 0 to 19 training **diverges**: the steps grow until the loss is NaN. At 0.5
 # these three do not, in 400 steps. (The look-up covers only names seen in training: an unseen name's rows of $W_Q$ and
 # $W_K$ get no gradient.)
 #
@@ -1681,8 +1682,8 @@ assert largest > 0.98
 #   $L = (1 - a b)^2$ has both derivatives 0 at $a = b = 0$, where $L$ is 1, though $a = b = 1$ gives 0. This is a
 #   *saddle point*, from which some directions lead down and others up.
 # - **Do two seeds that both succeed find the same matrices?** Not in general, because different matrices can give the
-#   same scores: double $W_Q$ and halve $W_K$ (biases too), and neither scores nor loss change. So compare the weights
-#   that two models compute, and not their matrices.
+#   same scores: double $W_Q$ and halve $W_K$ (biases too), and neither scores nor loss change. So compare the attention
+#   weights that two models compute, and not their matrices.
 # - **Does a masked key still learn?** Not from queries that may not attend to it: the weight 0 is a factor of its
 #   score's and its value's gradient. From all others it does, since the gradients of all uses add up. So only a key
 #   that is masked for every query gets none.
@@ -1700,18 +1701,19 @@ assert largest > 0.98
 # - **What does overfitting one batch not show?** That the labels are right, or that anything general was learned,
 #   because it asks only about examples already seen. A large enough network memorises random labels, too ([Zhang and
 #   others, 2017](https://arxiv.org/abs/1611.03530)), and a model that sees its answer also passes.
-# - **Can one also train attention weights directly?** Yes: a row's weights sum to 1, like probabilities, so minus the
-#   logarithm of the right key's weight can be added to the loss. That takes labels. [Liu and others
+# - **Can attention weights be labelled after all?** Yes: a row's weights sum to 1, like probabilities, so minus the
+#   logarithm of the right key's weight can be added to the loss. The labels must come from somewhere. [Liu and others
 #   (2016)](https://aclanthology.org/C16-1291) took them from a program that aligns words, and report better
 #   translations.
-# - **What does $\sqrt{d_k}$ do for the gradient?** It shortens that of queries and keys by its factor. But at the start
-#   it keeps scores at a size of about 1 at any width, so no row is saturated, and a key that is right can still gain
-#   weight.
-# - **How can I check my code for the softmax's backward pass at once?** Every row of `d_scaled` must sum to 0, up to
-#   rounding, because a common shift changes nothing, and its masked entries must be exactly 0.
+# - **What does $\sqrt{d_k}$ do for the gradient?** It makes the gradients of queries and keys smaller by this factor.
+#   But at the start it keeps scores at a size of about 1 at any width, so no row is saturated, and a key that is right
+#   can still gain weight.
+# - **How can I check my code for the softmax's backward pass quickly?** Every row of `d_scaled` must sum to 0, up to
+#   rounding, because a common shift changes nothing. Masked entries must be exactly 0.
 # - **Should one stop when the loss stands still?** Not at once. If $W_Q$ and $W_K$ have gradients, train several times
-#   as long: in our run the drop came after 80 steps of nearly even weights. A plateau near $\ln k$ suggests that the
-#   model has narrowed the answer to $k$ candidates, and cannot yet choose among them.
+#   as long: in our run the loss fell slowly for about 100 steps, with nearly even weights for 80, and then suddenly. A
+#   plateau near $\ln k$ suggests that the model has narrowed the answer to $k$ candidates, and cannot yet choose among
+#   them.
 # - **What else cuts the record?** `.item()`, `.detach().numpy()` and a `no_grad()` block cut it just as silently.
 #   Compare parameters before and after a step, too: those behind a cut have not moved, so for a fixed input the
 #   attention weights stay as they were.

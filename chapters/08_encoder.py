@@ -516,7 +516,7 @@ ours.norm1, ours.norm2 = ours.norm2, ours.norm1
 assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 0.3
 
 # %% [markdown]
-# The results agree (dropout was off). Three things are easily missed:
+# The results agree (dropout was off). Easy to miss:
 #
 # - **The mask.** `src_key_padding_mask` is true where a token is *hidden*, the reverse of our `mask`.
 # - **The norms.** PyTorch's layers are post-norm unless you say `norm_first=True`, and its `nn.TransformerEncoder` has
@@ -1067,8 +1067,8 @@ assert min(slow[None]) == 1
 # attention. To see why, take more layers. Let 16 random words, vectors of width 64, pass through 24 layers of nothing
 # but attention, before any training. Their matrices have *Glorot's initialisation*, `xavier_uniform_`: the entries of a
 # square one have the variance $1/D$. An entry of the result is a sum of $D$ products, so on average a projection leaves
-# the size of a vector unchanged. (Feed-forward networks are left out. With them [post-norm](#does-training-agree) words
-# become alike, too.) The layers are joined in one of four ways:
+# the size of a vector unchanged. (Feed-forward networks are left out. With them, too, words become alike in a
+# [post-norm stack](#does-training-agree).) The layers are joined in one of four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1445,10 +1445,10 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom, layer 0, a vector is a digit's embedding plus its position, so it holds its own digit and nothing of
-# the one to output. After layer 1 the one to output is read right in less than a third of the cases, and that of any
-# other position, we measured, in about 20 percent: this layer seems to spread a little of each everywhere. After the
-# second layer, with some seeds only after the third, both can be read from one vector of 32 numbers. (That a digit can
-# be read does not say that the model [uses it](#which-layer-fetches-the-digit).)
+# the one to output. After layer 1 the one to output is read right in less than a third of the cases, and the digit of
+# any other position, we measured, in about 20 percent: this layer seems to spread a little of each everywhere. After
+# the second layer, with some seeds only after the third, both can be read from one vector of 32 numbers. (That a digit
+# can be read does not say that the model [uses it](#which-layer-fetches-the-digit).)
 
 # %% [markdown]
 # So what layer 3 reads at a position is **no longer its word alone**. In a language model such vectors are called
@@ -2130,14 +2130,15 @@ for width in (4, 64, 512):
 #   1,024, 2,048 and 4,096 units [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), table 3, report 25.4,
 #   25.8 and 26.2 BLEU. The parameters grew from 53 to 90 million, so the size may explain the gain.
 # - **Which takes more work, attention or the feed-forward network?** With $d_\text{ff} = 4D$ and $T$ tokens, the
-#   network takes $8 T D^2$ multiplications, attention's projections $4 T D^2$, and scores and blends $2 T^2 D$. Only
-#   the last grows with $T^2$, so it overtakes the network at $T = 4D$: 2,048 tokens for $D = 512$.
-# - **Are more layers always better?** No. With 2, 4, 6 and 8 layers in each of its two stacks, the 2017 model had 23.7,
-#   25.3, 25.8 and 25.5 BLEU (table 3). Depth also costs time that width need not, because each layer waits for the one
-#   below.
-# - **Why is dropout on the branch, and not after the addition?** On the branch, a zeroed entry is missing from one
+#   network takes $8 T D^2$ multiplications, attention's projections $4 T D^2$, and scores and blends $2 T^2 D$. So the
+#   network takes more up to $T = 2D$, 1,024 tokens for $D = 512$, and attention beyond, because only scores and blends
+#   grow with $T^2$.
+# - **Are more layers always better?** Not reliably. With 2, 4, 6 and 8 layers in each of its two stacks, the 2017 model
+#   had 23.7, 25.3, 25.8 and 25.5 BLEU (table 3; the last difference may be chance). Depth also costs time that width
+#   need not, because each layer waits for the one below.
+# - **Why is dropout applied before the addition, and not after it?** Before it, a zeroed entry is missing from one
 #   addition, and the word still passes. After the addition, what the entry held is gone: with probability 0.1 at each
-#   of 12 sublayers, only $0.9^{12}$, 28 percent of the entries, would never be hit.
+#   of 12 sublayers, only $0.9^{12}$, 28 percent of the entries, would survive.
 # - **What comes out at padding positions?** Ordinary vectors, in general not zeros. The mask hides padding as a *key*
 #   only, so its own queries still read the real tokens, and network and norms run as usual. Leave these rows out of
 #   every loss and average, because no error warns you.
@@ -2150,7 +2151,7 @@ for width in (4, 64, 512):
 # - **Why attention first, and then the network?** So that the network can use what the same layer has fetched. Side by
 #   side, $x + \text{attention}(\operatorname{LN}(x)) + \text{FFN}(\operatorname{LN}(x))$, works too: [Chowdhery and
 #   others (2022)](https://arxiv.org/abs/2204.02311) report about 15 percent faster training, with slightly lower
-#   quality at 8 billion parameters, and none lost at 62.
+#   quality at 8 billion parameters, and no loss at 62 billion.
 # - **Does the stream keep everything that was ever written to it?** No. A sublayer can add the opposite of what is
 #   there: $3 + (-3) = 0$. And all layers write to the same $D$ entries, so contributions can overlap and become
 #   inseparable. The residual connection makes keeping easy, not certain.
@@ -2159,17 +2160,20 @@ for width in (4, 64, 512):
 #   were not 0 on average ([Li and others, 2022](https://arxiv.org/abs/2210.06313)).
 # - **What if the norm also averages over tokens?** Then every token depends on all others, padding included, and in a
 #   decoder on future words, because they share one mean and variance. `nn.LayerNorm((T, D))` does this, and its gain
-#   fixes the length $T$. To notice it, change one token: the outputs at all others change.
+#   fixes the length $T$. To notice it, change one token of the norm's input: its outputs at all others change.
 # - **What should one log when a deep stack does not learn?** For each layer the stream's size, the own share, and the
-#   gradient of $W_Q$. If the size multiplies from layer to layer, it explodes. If the own share is near 0, words have
-#   collapsed. If words differ but there is hardly any gradient, look for saturated attention weights.
+#   gradient of $W_Q$. If the size grows by a factor in every layer, the stream explodes. If the own parts, too, are
+#   near 0, words have collapsed. If words differ but there is hardly any gradient, look for saturated attention
+#   weights.
 # - **How does one test that the feed-forward network mixes no tokens?** Change one token: its outputs at all other
 #   positions must stay the same. As nothing mixes in it, it works at any length, and attention's mask alone decides who
 #   sees whom.
-# - **What does layer norm make of $(1, 1, 1, 1)$?** Zeros, and then $\beta$: the $\epsilon$ prevents 0/0. It matters
-#   only where the variance is hardly larger than it. Mean and size are lost, so of $D$ numbers $D - 2$ remain free.
+# - **What does layer norm make of $(1, 1, 1, 1)$?** Zeros, and then $\beta$: $\epsilon$ prevents 0/0. It matters only
+#   where the variance is not much larger than $\epsilon$. Mean and size are lost, so of $D$ numbers $D - 2$ remain
+#   free.
 # - **Does a small own share mean that information is lost?** Not by itself: a large vector common to all words gives a
-#   small share, or a mean cosine near 1, while each own part is intact, as in pre-norm. Subtract the mean and look.
+#   small share, or a mean cosine near 1, while each own part is intact, as in pre-norm. Subtract the mean, and measure
+#   what is left.
 # - **May one multiply the attention maps of all layers?** It is done, but the product ignores values, residual
 #   connections and networks. A word's information may lie at other positions, even at a separator. And one position
 #   serves as a vector of the sentence only if it was trained for that.

@@ -94,7 +94,7 @@ plt.show()
 #
 # The right half is the decoder. Its layers differ from the encoder's in two ways: their self-attention is masked, so
 # that no word sees a later one, and a second attention, the *cross-attention*, looks at the memory. (Most chat models
-# have only the right half, without cross-attention, because a conversation grows, and has no fixed question. Two halves
+# have only the right half, without cross-attention, because a conversation grows, and has no fixed input. Two halves
 # suit an input that is complete before the answer begins, such as a sentence to translate:
 # [more](#with-one-stack-or-two).)
 #
@@ -624,10 +624,10 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 #
 # The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
 # `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer `<eos>` is an input,
-# too, where padding is wanted. The loss skips such rows: padding is easy to predict, and would lower the mean though no
-# word got better. So `<eos>` must not share padding's number: it would be skipped, too, and the model would never learn
-# to stop.) The decoder is thus given the wanted words, *shifted right* by one, even where it would have written others:
-# that is **teacher forcing**.
+# too, where padding is wanted. The loss skips such positions: padding is easy to predict, and would lower the mean
+# though no word got better. So `<eos>` must not share padding's number: it would be skipped, too, and the model would
+# never learn to stop.) The decoder is thus given the wanted words, *shifted right* by one, even where it would have
+# written others: that is **teacher forcing**.
 #
 # Each word has a loss of its own. What does their average say about the whole answer? Suppose that the softmax gives
 # the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of a
@@ -900,8 +900,8 @@ with torch.no_grad():
 # %% [markdown]
 # They agree. This is what teacher forcing and the causal mask buy: a thousand tokens take a thousand passes to write,
 # and only one pass to train on. And since the earlier rows do not change when a word is added, their keys and values
-# need not be computed again. Nor need the memory's, which does not change while writing. Keeping both is the
-# **key-value cache** of [chapter 12](12_generation.ipynb).
+# need not be computed again. Nor need those of the memory, which does not change while the model writes. Keeping both
+# is the **key-value cache** of [chapter 12](12_generation.ipynb).
 #
 # The mask stays on in writing, too, because without it earlier words would get vectors that mix in later words, which
 # training never showed.
@@ -1680,8 +1680,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# A model of one stack, the other order of norms, more checks, nine wrong masks, a tenth mistake, and three questions.
-# Later chapters repeat what they need of them.
+# A model of one stack, the other order of norms, more checks, nine wrong masks, a tenth mistake, three questions, and
+# short answers. Later chapters repeat what they need of them.
 #
 # ### With one stack, or two?
 #
@@ -2332,9 +2332,8 @@ for num_layers in (1, 2):
 # - **Why not train the decoder on its own words?** Because each wanted word assumes the right words before it: if the
 #   model writes *yes* for *I*, the wanted next word *am* no longer fits. And it would take a pass for each word, as in
 #   writing.
-# - **How serious is it that training never shows a wrong beginning?** This mismatch is called *exposure bias*.
-#   *Scheduled sampling* gives the model some of its own words in training ([Bengio and others,
-#   2015](https://arxiv.org/abs/1506.03099)). The harm is disputed: [He and others
+# - **How serious is exposure bias?** *Scheduled sampling* gives the model some of its own words in training ([Bengio
+#   and others, 2015](https://arxiv.org/abs/1506.03099)). The harm is disputed: [He and others
 #   (2021)](https://arxiv.org/abs/1905.10617) found it limited, and language models able to recover from bad beginnings.
 # - **Why not write all words at once?** Because words that are chosen separately need not fit: if *thank you* and *many
 #   thanks* are equally likely, independent draws give *many you* or *thank thanks* half of the time. This
@@ -2367,11 +2366,11 @@ for num_layers in (1, 2):
 # - **How much may the earlier logits move in a leak test?** In float32 allow about $10^{-4}$: rounding moves logits by
 #   about $10^{-6}$, and a leak by far more. (No such test finds a leak through the data, such as an answer inside its
 #   question.)
-# - **What if the padding mask is turned around?** Then only padding is seen, and in a sentence without padding nothing,
-#   which is NaN. So test by hand with one padded and one full sentence.
-# - **Can a model with a causal mask find out how far it is?** Yes: with equal weights the first of $t$ words gets the
-#   share $1/t$, so later layers can read off $t$. This is less direct than positions, and an encoder, which has no
-#   causal mask, still needs them.
+# - **What if the padding mask is turned around?** Then only padding is seen, and in a sentence without padding,
+#   nothing, which gives NaN in `OneScreen`. So test by hand with one padded and one full sentence.
+# - **Can a model with a causal mask find out how far along it is?** Yes: with equal weights the first of $t$ words gets
+#   the share $1/t$. If it can be recognised, as `<bos>` can, later layers can read off $t$. This is less direct than
+#   positions, and an encoder, which has no causal mask, still needs them.
 
 # %% tags=["proof"]
 from dotformer.encoder import EncoderLayer

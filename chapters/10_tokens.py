@@ -168,7 +168,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 #
 # No merge may cross the end of a word. Otherwise *dog.*, *dog,* and *dog!* could each become a token, and the model
 # would have to learn *dog* separately for each. And frequent phrases, such as *␣of␣the*, would take tokens from words.
-# So the text is first cut into words, with punctuation apart, which is called **pre-tokenization**.
+# So the text is first cut into words, with punctuation split off, which is called **pre-tokenization**.
 #
 # The cut must keep the spaces, or *now here* and *nowhere* could both be *now | here*. Each space goes with the word
 # after it, so that a frequent word and its space can become one token.
@@ -364,8 +364,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # In our numbering one more special token would shift the IDs of all bytes and merges. A trained model knows a token
 # only by its ID, so choose the special tokens before training. (Libraries give a special token that is added later the
-# next free ID, because then no old ID moves.) So never swap tokenizers: 262 would be another piece of text. As long as
-# the IDs fit the embedding table there is no error, only nonsense.
+# next free ID, because then no old ID moves.) For the same reason never swap tokenizers: 262 would be another piece of
+# text. As long as the IDs fit the embedding table there is no error, only nonsense.
 #
 # ### The tokenizer
 #
@@ -651,8 +651,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # such a token, which stays **undertrained**. (Tokens that a model hardly met in training, *glitch tokens*, have caused
 # odd answers in large models.)
 #
-# **Fertility**, the average number of tokens per word, shows how far texts have shrunk. Here it is on held-out
-# captions, a word being whatever stands between two spaces.
+# **Fertility**, the average number of tokens per word, shows how far texts have shrunk. On held-out captions, a word
+# being what stands between two spaces:
 
 # %% tokens per word, and rare tokens tags=["hide-input"]
 print("            tokens per word                 share of merged")
@@ -1148,7 +1148,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Three questions about tokens, and short answers to twelve more. Later chapters repeat what they need of them.
+# Three questions about tokens, and short answers. Later chapters repeat what they need of them.
 #
 # ### Which vocabulary is best?
 #
@@ -1347,26 +1347,24 @@ assert on_running.encode(running[2000]) != without.encode(running[2000]).ids
 #   what its training text lacks. A model that reads loses meaning, too: *US* is not *us*, and *not*, which is on many
 #   lists of stop words, reverses a sentence.
 # - **Can texts that look the same get different tokens?** Yes: *ë* can be one character (bytes 195, 171) or *e* and a
-#   combining mark (101, 204, 136). To normalise the text first, to Unicode's form NFC, makes both the same, but then
-#   the second no longer comes back as it was.
-# - **Can I encode a text in parts and join the tokens?** Not anywhere: *t* and *ea*, encoded apart, stay two tokens,
-#   but *tea* is one. With this chapter's pattern a cut between a visible character and the white space after it is
-#   safe, because no word of the pattern crosses it.
+#   combining mark (101, 204, 136). Normalising the text first, to Unicode's form NFC, makes both the same, but then the
+#   second no longer comes back as it was.
+# - **Can I encode a text in parts and join the tokens?** Not if you cut just anywhere: *t* and *ea*, encoded apart,
+#   stay two tokens, but *tea* is one. With this chapter's pattern a cut between a visible character and the white space
+#   after it is safe, because no word of the pattern crosses it.
 # - **What if I add a token to a trained model?** It needs a row in the embedding table, and one in a separate output
 #   layer. Start with the mean of the old rows (and biases): with $V$ old tokens its first probability is at most
 #   $1/(V + 1)$, so the others hardly change ([Hewitt, 2021](https://nlp.stanford.edu/~johnhew/vocab-expansion.html)).
 # - **Where do glitch tokens come from?** Often the tokenizer's training text held a string many times, such as a user
 #   name, and the model's hardly at all. So the token exists, but its meaning was never learned. To find candidates,
-#   count every token in the model's training text ([Land and Bartolo, 2024](https://arxiv.org/abs/2405.05417)).
+#   count every token in the model's training text, or, without that text, look for unusual rows in the embedding table
+#   ([Land and Bartolo, 2024](https://arxiv.org/abs/2405.05417)).
 # - **Can tokens per word be compared between languages?** Only with care, because words hold different amounts:
 #   *Straßenbahnhaltestelle* is one word, *tram stop* two. Compare the tokens of the same text in translation. There,
 #   differences of up to 15 times were found ([Petrov and others, 2023](https://arxiv.org/abs/2305.15425)).
 # - **What makes encoding slow?** A long "word". Each round of `_merge` reads the whole word, and $n$ bytes may need up
 #   to $n - 1$ rounds, so the work can grow with $n^2$. Ordinary words are short, but 10,000 letters without a space are
 #   one word. So limit the length of untrusted input.
-# - **Why not whole words?** Most word forms would be too rare to learn, *dog* and *dogs* would share nothing, and new
-#   words would be unknown. Letters share everything, but make English about five times as long: 25 times the attention
-#   scores, and a fifth of the text in one context.
 # - **What else does the cut into words do?** It saves work: each different word is counted once, with its frequency.
 #   The price is that *New York* can never be one token.
 # - **What do unequal batches do to the loss?** With a fixed number of sentences a batch of short ones has few tokens,

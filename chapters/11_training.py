@@ -92,8 +92,8 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # ## The loss
 #
 # The loss is that of [chapter 9](09_decoder.ipynb#what-is-given-and-what-is-wanted). The probability of the right
-# translation $y$ of a source $x$ is a product with one factor for each of its $T$ tokens $y_t$, `<eos>` included: its
-# probability given $x$ and the tokens before it, $y_{<t}$.
+# translation $y$ of a source $x$ is a product with one factor for each of its $T$ tokens $y_t$, `<eos>` included: that
+# token's probability, given $x$ and the tokens before it, $y_{<t}$.
 #
 # For a long text the product is too small to compute with (it **underflows**). Its logarithm is a sum, and is largest
 # where the product is largest. So training minimises minus the logarithm, divided by the number of tokens, so that long
@@ -253,7 +253,7 @@ def evaluate(
 #
 # The model is a small version of the paper's: post-norm, two layers on each side, four heads, width 64, and at first
 # without dropout. An **epoch** is one pass through the data. `batches(epoch)` draws its batches, of at most 1,024
-# tokens on each side, in an order that seed and epoch alone fix, as resuming will need.
+# tokens on each side, in an order fixed by seed and epoch alone, so that a run can be resumed.
 
 # %% tags=["hide-input", "export"] module="training"
 from dotformer.tokens import pad_batch, token_batches
@@ -350,11 +350,11 @@ def train(model, data, watch, steps=600, peak=3e-3, warmup=100, device="cpu"):
     history = [watch(model)]
     for step, (source, target) in enumerate(islice(data, steps), 1):
         up = step / warmup  # 1 at the end of the warm-up
-        down = (steps + 1 - step) / (steps + 1 - warmup)  # 1 then, 0 after the end
+        down = (steps + 1 - step) / (steps + 1 - warmup)  # 1 there, 0 after the end
         for group in optimizer.param_groups:  # the learning rate is kept here
             group["lr"] = peak * min(up, down)
         source, target = source.to(device), target.to(device)
-        model.train()  # dropout on, in whatever mode the model came
+        model.train()  # dropout on, whatever mode the model was in
         logits = model(source, target[:, :-1])  # (B, T, V), from all but the last
         wanted = target[:, 1:]  # (B, T), all but the first
         loss = F.cross_entropy(  # the mean over the targets that are not 0
@@ -457,8 +457,8 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # it needs a learning rate a million times smaller. A learning rate that suits one parameter can be far too large or too
 # small for another. For each parameter Adam keeps the sign that its gradients agree on, and divides their usual size
 # out. The learning rate is then roughly the size of the steps where gradients agree. The length in kilometres now needs
-# one only a thousand times smaller, not a million: Adam works well if parameters need to move by similar distances,
-# which it cannot ensure.
+# a learning rate a thousand times smaller, not a million: Adam works well if parameters need to move by similar
+# distances, which it cannot ensure.
 #
 # ### Adam
 #
@@ -527,7 +527,7 @@ assert np.allclose(adam.state[parameter]["exp_avg"], 0.091)
 # makes no clear difference. At twice ours, below on the right, 99 percent of the validation numbers are first right
 # after 275 to 400 steps with it, and after 425 to 525 without. ([Xiong and others,
 # 2020](https://arxiv.org/abs/2002.04745), found it essential for full-size post-norm models, whose gradients near the
-# output are large at first.) Later the learning rate should shrink again, because a model whose steps stay as long does
+# output are large at first.) Later the learning rate should shrink again, because a model whose steps stay long does
 # not settle. The transformer paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
@@ -1480,7 +1480,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Six additions, a question, and short answers to twelve more. No later chapter depends on them.
+# Six additions, a question, and short answers. No later chapter depends on them.
 
 # %% [markdown]
 # ### Where does it look?
@@ -1813,10 +1813,10 @@ for name, perplexity in [("the chapter's", 1.111), ("no smoothing", 1.0)]:
 #   divides out most of the growth in size, but not the outdated direction.
 # - **What if one forgets `model.eval()` or `model.train()`?** Without `eval()` dropout stays on: validation results are
 #   usually worse, and two passes over one text disagree, which is how to notice it. Without `train()` after a
-#   validation dropout stays off, and its protection against overfitting is lost.
+#   validation, dropout stays off, and its protection against overfitting is lost.
 # - **Adam adapts its steps. Why does it need a schedule?** Adam divides out the gradient's size, so its steps need not
-#   shrink where gradients do. If all become ten times smaller and stay so, its steps are soon as long as before. Only a
-#   lower learning rate reliably shortens them.
+#   shrink where gradients do. If all become ten times smaller and stay so, its steps are as long as before after some
+#   hundred steps (with $\beta_2 = 0.98$). Only a lower learning rate reliably shortens them.
 # - **How long should a warm-up be?** Try about $2 / (1 - \beta_2)$ steps: 100 for 0.98, and 2,000 for 0.999 ([Ma and
 #   Yarats, 2021](https://arxiv.org/abs/1910.04209)). By then the weights in $v$ sum to more than 0.86, so it rests on
 #   many gradients. The paper's base model took 4,000 of 100,000.
@@ -1834,7 +1834,7 @@ for name, perplexity in [("the chapter's", 1.111), ("no smoothing", 1.0)]:
 #   1,024 parameters, and $W_1$, with 2,048 units, over a million.
 # - **Do more parameters mean more overfitting?** Not always. A larger model can memorise more, but often does better on
 #   new data, even where it fits all of its training data ([Nakkiran and others,
-#   2020](https://arxiv.org/abs/1912.02292)). Why is not settled.
+#   2020](https://arxiv.org/abs/1912.02292)). The reason is not settled.
 # - **No mistake in 1,000 test sentences: is the model perfect?** Not necessarily. A model that is wrong on 3 in 1,000
 #   makes no mistake in $0.997^{1000}$, about 5 percent, of such tests. So after no mistake in $n$ sentences, up to
 #   about $3/n$ may be wrong.
@@ -1844,17 +1844,11 @@ for name, perplexity in [("the chapter's", 1.111), ("no smoothing", 1.0)]:
 # - **Why a lower learning rate in wider models?** The paper gives no reason. A likely one: Adam moves every entry about
 #   equally far, but an output sums as many products as the model is wide. If their changes agree, it moves eight times
 #   as far at width 512 as at 64. (The paper's factor makes up for part of it, $\sqrt 8 = 2.8$.)
-# - **How can the validation loss rise while more answers are right?** An answer depends only on which token ranks
-#   highest. The loss also counts how sure the model is, and one confident mistake can cost more than several new right
-#   answers save.
-# - **What if the division is forgotten in accumulation?** Then only the gradient's size changes, which Adam hides.
-#   Clipping does not: nearly every step is clipped. (Batch norm takes statistics of each part, so with it the result
-#   would not be the same anyway.)
-# - **Does clipping cure NaN?** No. If the norm is not finite, skip the step and look for the cause. And if norms were
-#   small before and now every step is clipped, look for instability before you raise the limit.
-# - **What does label smoothing cost?** It leaves about a tenth of the probability to wrong tokens, so texts *drawn*
-#   from such a model suffer ([chapter 12](12_generation.ipynb#why-are-draws-after-label-smoothing-so-poor)), and its
-#   losses cannot be compared with plain ones.
+# - **What if the sum is not divided by the number of targets?** Each gradient is too long by that number. Adam hides
+#   most of it, but nearly every step is clipped.
+# - **Does clipping cure NaN?** No: a norm that is NaN makes all gradients NaN. If it is not finite, skip the step and
+#   look for the cause. And if norms were small before and now every step is clipped, look for instability before you
+#   raise the limit.
 
 # %% tags=["proof"]
 for beta, expected in ((0.98, 1.5), (0.999, 6.5)):

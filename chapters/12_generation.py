@@ -594,7 +594,7 @@ assert (
 #
 # | option | what it does | effect |
 # |---|---|---|
-# | **temperature** | divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)) | near 0 almost greedy decoding, and 0 is taken to mean it; at 1 the model's own probabilities; above 1 flatter; as it grows, all words approach the same probability, and nearly every draw comes from the tail |
+# | **temperature** | divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)) | near 0 almost greedy decoding (some programs take 0 to mean it); at 1 the model's own probabilities; above 1 flatter; as it grows, all words approach the same probability, and nearly every draw comes from the tail |
 # | **top-k** | keeps the $k$ likeliest words; $k = 1$ is greedy decoding | the same number at every step: too many where one word fits, too few where hundreds do |
 # | **top-p**, nucleus sampling | keeps as few words as possible, the likeliest first, whose probabilities sum to at least $p$; $p = 1$ cuts nothing | one word where the model is sure, many where it is unsure |
 # | **min-p** | keeps words with at least a given share of the likeliest word's probability | few where the model is sure; where it is unsure the limit is low, and many stay |
@@ -638,7 +638,7 @@ assert nucleus_size == 7 and np.allclose([sure.sum(), unsure.sum()], 1)
 #
 # Temperature 0.5 doubles the logits, which squares the probabilities ($e^{2x} = (e^x)^2$); the squares are then divided
 # by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough; after temperature 0.5 two
-# are enough, and after temperature 2 four are needed. So the order matters: the code, without min-p, applies
+# are enough, and after temperature 2 four are needed. So the order matters: the code, which has no min-p, applies
 # temperature, top-k, then top-p; other programs use other orders.
 #
 # [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose min-p for high temperatures: there thousands of
@@ -1164,7 +1164,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 #
 # | after | the large model's choice | drafted | result |
 # |---|---|---|---|
-# | the last token | *elf* | *elf* | kept |
+# | `<bos>` | *elf* | *elf* | kept |
 # | *elf* | *tausend* | *tausend* | kept |
 # | *tausend* | *sieben* | *acht* | replaced by *sieben* |
 # | *acht* | not looked at | *hundert* | dropped, right or not |
@@ -1431,9 +1431,9 @@ verdict
 # most its present sum divided by $\text{lp}$ of `max_length`. If none has ended after `max_length` tokens, the live
 # ones are returned.
 #
-# With $\alpha = 0$ a beam of 1 gives what greedy decoding gives. At the step that ends this sentence, the best result
-# that goes on has a smaller sum, which can only fall, so the search stops. (With $\alpha > 0$ a longer one may overtake
-# it.)
+# With $\alpha = 0$ a beam of 1 gives what greedy decoding gives. At the step that ends the greedy sentence, the best
+# result that goes on has a smaller sum than it, which can only fall, so the search stops. (With $\alpha > 0$ a longer
+# one may overtake it.)
 #
 # That a sum never rises also allows a search that is *exact* without ranking all sentences: it drops every beginning
 # whose sum is already below that of the best finished sentence. So Stahlberg and Byrne could find the likeliest
@@ -1863,8 +1863,8 @@ assert np.allclose(accepted + replaced, large)
 #   could not tell which of them helped.
 # - **What does a repetition penalty do, and what does it break?** It lowers the logits of tokens that have been written
 #   ([Keskar and others, 2019](https://arxiv.org/abs/1909.05858)), so loops become less likely. If it is too strong it
-#   spoils texts, because names, *the* and the brackets of code must recur. (Dividing by 1.2 would *raise* a negative
-#   logit, from $-3$ to $-2.5$.)
+#   spoils texts, because names, *the* and the brackets of code must recur. (Programs divide positive logits, by 1.2 for
+#   example, and multiply negative ones, because dividing would *raise* $-3$ to $-2.5$.)
 # - **Why draw several answers and take the commonest?** Because wrong answers often scatter: if the right one has the
 #   probability 0.4 and six wrong ones 0.1 each, one draw is right 40 percent of the time, and the commonest of many
 #   independent draws almost always ([Wang and others, 2022](https://arxiv.org/abs/2203.11171)). A mistake that most
@@ -1883,8 +1883,7 @@ assert np.allclose(accepted + replaced, large)
 #   that each prompt alone gives the same logits, up to rounding. Compare logits or greedy texts: a fixed seed does not
 #   help if the draws fall in another order.
 # - **What does the cache limit?** How many texts fit into memory at once, and the speed of each step, because it must
-#   be read again for every token. If tokens are dropped and the rest are renumbered, kept keys have the wrong
-#   positions.
+#   be read again for every token.
 
 # %% tags=["proof"]
 assert round(20 * math.log10(8000)) == 78 and 20 * 4 * 8000 == 640_000

@@ -473,7 +473,7 @@ quiz.one_choice(
 #
 # `configs/multi30k-en-de.toml` trains a translator from English to German. It has three layers on each side and width
 # 256, and takes 24,000 steps in bfloat16 (numbers of 16 bits). On two cores that multiply such numbers fast, with
-# nothing else to do, that takes two and a half hours at the speed of its first steps
+# nothing else to do, that would take about 2.3 hours, at the speed of its first steps
 # (`python -m benchmarks.recipe_time`). `configs/multi30k-de-en.toml` is the same recipe for the other direction. Each
 # was trained with one seed.
 #
@@ -492,7 +492,9 @@ for name, one in ("en-de", run), ("de-en", backwards):
         f"  95 percent of redrawn test sets: within ± {score['bleu_interval']:.1f} BLEU"
     )
     took = measured("recipe_time")["recipes"][f"multi30k-{name}"]
-    print(f"  {took['step']:.2f} seconds a step, {took['hours']:.1f} hours in all")
+    print(
+        f"  {took['step']:.2f} seconds a step, about {took['hours']:.1f} hours in all, estimated"
+    )
 
 # %% tags=["proof"]
 scores = [
@@ -1170,8 +1172,9 @@ assert max(averaged.values()) - min(averaged.values()) < 0.002
 #
 # One more try from German changed several settings at once, with one seed: a vocabulary of 10,000, a dropout of 0.25, a
 # learning rate of 0.0025, and 12,000 steps, half as many. Its last checkpoint has 42.3 BLEU on the test captions, and
-# the one with the lowest validation loss, from step 7,500, only 40.3, although the two losses hardly differ. So the
-# loss per token need not choose the best translator, and for training of this kind validate by BLEU, too.
+# the one with the lowest validation loss, from step 7,500, only 40.3, although the two losses hardly differ. This is
+# one run, and the gap was not tested. But the loss per token may not choose the best translator, so compute BLEU on the
+# validation captions, too.
 
 # %% tags=["proof"]
 kept, last = (measured(f"multi30k-de-en-10000{end}") for end in ("", "-last"))

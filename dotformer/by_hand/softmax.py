@@ -29,8 +29,8 @@ def softmax(
 
 @shapes
 def weighted_average(
-    weights: Real[np.ndarray, "*queries S"], values: Real[np.ndarray, "S D"]
-) -> Float[np.ndarray, "*queries D"]:
+    weights: Real[np.ndarray, "*queries S"], values: Real[np.ndarray, "S d_v"]
+) -> Float[np.ndarray, "*queries d_v"]:
     """Blend the rows of `values`, once for each row of `weights`.
 
     Raises ValueError when a weight is negative, or the weights of a row do not sum
