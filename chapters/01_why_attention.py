@@ -80,7 +80,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 
 # %% [markdown]
 # An eighth is left. Starting from $h_0 = 0$, $h_4 = x_4 + 0.5 \, x_3 + 0.25 \, x_2 + 0.125 \, x_1$. The word $k$ steps
-# back has the factor $0.5^k$, and that factor is its influence: $\partial h_4 / \partial x_{4-k} = 0.5^k$.
+# back has the factor $0.5^k$, and that factor is its influence (with 0.9 in place of 0.5, $0.9^{20} = 0.12$ is left
+# after 20 steps): $\partial h_4 / \partial x_{4-k} = 0.5^k$.
 #
 # Why not multiply by 1? Then nothing fades, but after a thousand words the state is the sum of all thousand, and no
 # single one can be read off. Whatever the factor, one number of limited precision cannot hold a thousand: a memory of
@@ -125,7 +126,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # | $g$ | **candidate** | what is new | $\tanh(x W_x + h W_h + b)$ |
 #
 # A **gate** is a vector of numbers between 0 and 1, since $\sigma(z) = 1 / (1 + e^{-z})$ always lies there. (The
-# **GRU** is a smaller relative, with two gates and no second state.) Here is the whole cell as a picture:
+# **GRU** is a smaller relative, with two gates and no second state. Its state is such a sum, too: with a gate $z$ near
+# 1, $h' = z \odot h + (1 - z) \odot g$ keeps nearly all.) Here is the whole cell as a picture:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "An LSTM cell. Along the top the cell state c goes from left to right: it is multiplied by the forget gate f, then the input gate times the candidate, i times g, is added, and it leaves as c prime. Below, the word x and the hidden state h enter a box that computes f, i, g and o. From the new cell state a line goes down through tanh and a multiplication by o, and leaves as the new hidden state h prime."}}
 from classroom.diagram import Diagram
@@ -222,16 +224,17 @@ def lstm_cell(
 #
 # Nudge a word in each of its 8 numbers in turn, and see how each number of the last state moves. Each move, divided by
 # the nudge, is a derivative. Together they form a matrix, the *Jacobian*, with a row for each number of the word and a
-# column for each number of the state (most texts have its transpose). By the chain rule it is a product with a factor
-# for each step:
+# column for each number of the state (most texts have its transpose). Write $s_t$ for the whole state after step $t$:
+# in the plain cell $h$, in the LSTM $h$ and $c$. By the chain rule the Jacobian is a product with a factor for each
+# step:
 #
 # $$\frac{\partial s_t}{\partial x_{t-k}} = \frac{\partial s_{t-k}}{\partial x_{t-k}} \;
 # \frac{\partial s_{t-k+1}}{\partial s_{t-k}} \cdots \frac{\partial s_t}{\partial s_{t-1}} .$$
 #
-# So if a typical step keeps a half, $0.5^k$ is left. Here $s_t$ is the whole state: in the plain cell $h$ with its
-# $H = 24$ numbers, in the LSTM $h$ and $c$ with 48. A word's *influence* is now the size of its Jacobian (the root of
-# the sum of the squared entries), divided by that of the latest word. So the latest word has influence 1 in every
-# network, and the networks can be compared. We show the median of eight networks with different random weights.
+# So if a typical step keeps a half, $0.5^k$ is left. The plain cell's state has $H = 24$ numbers, the LSTM's 48. A
+# word's *influence* is now the size of its Jacobian (the root of the sum of the squared entries), divided by that of
+# the latest word. So the latest word has influence 1 in every network, and the networks can be compared. We show the
+# median of eight networks with different random weights.
 #
 # How weights start is called **initialisation**. We compare:
 #
@@ -381,13 +384,13 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # slowly: after 1,000 steps at 0.99, $0.99^{1000} \approx 0.00004$ is left. To keep a number for 1,000 steps, training
 # must push the gate almost to 1.
 #
-# Influence decides what can be learned. Training moves each parameter against the *gradient*, the derivative of the
+# Influence decides what is learned easily. Training moves each parameter against the *gradient*, the derivative of the
 # error. A parameter serves at every step, so its gradient is a sum with a term for each step (*backpropagation through
-# time*). Say that the error depends only on the last state. What the parameter did $k$ steps back reaches the error
-# only through all the states since then. So the term of that step contains the chain of Jacobians from there on. If
-# this chain has shrunk to $10^{-6}$, the term is next to nothing beside the others, and training hardly responds to
-# that step: the **vanishing gradient**. It made plain networks hard to train on **long-range dependencies**, where the
-# right answer depends on a word far back. The LSTM was invented to overcome it.
+# time*). Say that the error depends only on the last state. Its effect at the step $k$ back reaches the error only
+# through the states after it. So the term of that step contains the chain of their Jacobians. If this chain has shrunk
+# to $10^{-6}$, the term is next to nothing beside the others, and training hardly responds to that step: the
+# **vanishing gradient**. It made plain networks hard to train on **long-range dependencies**, where the right answer
+# depends on a word far back. The LSTM was invented to overcome it.
 #
 # Where each step multiplies by more than 1, the gradient grows instead. Fifty factors of 0.9 leave half a percent, but
 # fifty of 1.1 make 117: this is the **exploding gradient**. In training the loss can then leap up or become NaN (*not a
@@ -493,8 +496,9 @@ for name in names:
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ still depends on the old word, but dozens of words are mixed in $c$, and each explains only a small
-# share of it. (The LSTM with PyTorch's start recalls only 14 numbers of 48: about two thirds of its budget go to
-# *products* of the numbers read, which a linear fit cannot use. [Going further](#why-only-14-of-48) has the details.)
+# share of it. (The LSTM with PyTorch's start recalls only 14 numbers of 48: about two thirds of what its state carries
+# are *products* of two numbers read, such as $x_1 x_2$, from which a linear fit recovers neither. [Going
+# further](#why-only-14-of-48) has the details.)
 #
 # Training might choose what is worth keeping on average, *Lannister* rather than *a*, and a gate can choose which words
 # stay. But both choose before the question comes, and neither lifts the bound. From a state of 24 numbers a linear fit

@@ -330,7 +330,8 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # Now tea is most like itself.
 #
 # One trap: a vector of zeros, such as that of *pays* above, has no direction, and so no cosine. Divided by its length
-# it would be 0/0, which is NaN (*not a number*), so `normalize` raises an error for it.
+# it would be 0/0, which is NaN (*not a number*), so `normalize` raises an error for it. (Libraries often add a tiny
+# $\epsilon$ to the lengths, and then the cosine comes out as 0.)
 #
 # ### Dot product or cosine: which does a transformer use?
 #
@@ -378,7 +379,7 @@ plt.show()
 # for costs nothing, so a key that matches everything, such as $(9, 9, 9)$, can win too often: it scores 18 for *every*
 # query with one 2 and zeros elsewhere. Training can shorten such a key, and lengthen one that is often worth finding.
 # Dot products have no upper limit, so one key can get nearly all of the blend, which can stop learning; cosines lie
-# between $-1$ and 1, so without a factor no key can get much more than the others ([chapter
+# between $-1$ and 1, so without a factor one key gets at most 7.4 times another's share ([chapter
 # 3](03_softmax.ipynb#short-answers)). Some models normalise queries and keys and learn the factor (*QK-norm*, [chapter
 # 19](19_modern.ipynb)).
 
@@ -446,10 +447,10 @@ for width in widths:
 # mean 0, so its variance is the mean of $a_i^2 b_i^2$. Because $a_i$ and $b_i$ are independent, this is the mean of
 # $a_i^2$ times the mean of $b_i^2$, and both are 1, the variance of an entry. The $D$ terms are independent, too, so
 # their variances add up to $D$, and the typical size of the sum is $\sqrt D$ (not $D$, because positive and negative
-# terms mostly cancel). Chapter 3 will divide scores by this root, with the width of the keys as $D$. For the cosine,
-# divide by the two lengths. Each is the root of a sum of $D$ squares of mean 1. That sum is $D$ on average, and its
-# spread grows only like $\sqrt D$, again because the terms are independent. So in a wide space the length is close to
-# $\sqrt D$. And $\sqrt D / (\sqrt D \cdot \sqrt D)$ is $1/\sqrt D$. ([Going
+# terms mostly cancel; at width 256 it is 16). Chapter 3 will divide scores by this root, with the width of the keys as
+# $D$. For the cosine, divide by the two lengths. Each is the root of a sum of $D$ squares of mean 1. That sum is $D$ on
+# average, and its spread grows only like $\sqrt D$, again because the terms are independent. So in a wide space the
+# length is close to $\sqrt D$. And $\sqrt D / (\sqrt D \cdot \sqrt D)$ is $1/\sqrt D$. ([Going
 # further](#why-exactly-one-over-the-root-of-the-width) has it exactly.)
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
@@ -533,7 +534,7 @@ for word in ("tea", "debts", "python"):
 # | | cosine |
 # |---|---|
 # | two words drawn at random: typical size (RMS) | 0.07 |
-# | a random vector, spread as the words are, and its nearest of the 21,000: mean | 0.29 |
+# | a made-up vector (random, with the words' mean and covariance) and its nearest of the 21,000 words: mean | 0.29 |
 # | a word, and the nearest other word: median | 0.58 |
 #
 # If you have chosen a pair beforehand, compare with random pairs. If you have found it by a search, compare with what

@@ -690,8 +690,8 @@ quiz.number(
 #
 # Take two keys, with the values 1 and 0. The answer is then $w_1$, the weight of the first, and learning should raise
 # it by changing the query $q$. With two keys $w_1$ is the sigmoid of $x = q \cdot (k_1 - k_2) / \tau$, the difference
-# of their scores, where $\tau$ is $\sqrt{d_k}$, or 1 without the division. The derivative of $w_1$ with respect to $x$
-# is $w_1 (1 - w_1)$, as on the diagonal of $J$: raising the first score raises $x$ equally. And that of $x$ with
+# of their scores, where $\tau$ is $\sqrt{d_k}$, or 1 without the division. Raising the first score raises $x$ equally,
+# so the derivative of $w_1$ with respect to $x$ is on the diagonal of $J$: $w_1 (1 - w_1)$. And that of $x$ with
 # respect to each entry of $q$ is the matching entry of $(k_1 - k_2) / \tau$. The derivatives of $w_1$ with respect to
 # all entries of $q$ make a vector, the **gradient**, and by the chain rule it is
 #

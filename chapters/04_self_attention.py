@@ -165,11 +165,10 @@ weights, _ = look_up("the snake shed its skin", "its", itself=False)
 assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 
 # %% [markdown]
-# Other weights would hardly help, because they blend the same vectors, and the vector of *import* is far from that of
-# *programming*, which *import* implies. But a matrix can turn [the one into the other](#and-python) before it is handed
-# over. So this chapter adds three matrices, the same for every word, which training can change. One decides what a word
-# hands over. The other two decide which words are chosen, because similarity is a poor way to choose, as you will see
-# next.
+# Other weights would hardly help, because they blend the same vectors. *Import* implies *programming*, but its vector
+# points elsewhere. But a matrix can turn [the one into the other](#and-python) before it is handed over. So this
+# chapter adds three matrices, the same for every word, which training can change. One decides what a word hands over.
+# The other two decide which words are chosen, because similarity is a poor way to choose, as you will see next.
 #
 # ## Queries, keys and values
 #
@@ -611,8 +610,8 @@ quiz.number(
 # is not hidden. It, too, may attend to the real words, because a row with nothing to attend to would cause trouble
 # ([below](#a-row-with-nothing-to-attend-to)). If you hid the padding token's row instead of its column, the real words
 # would still give it weight, so their outputs would change with the amount of padding, and its own row would have
-# nothing to attend to. Unless that row becomes NaN, the loss may not show the mistake: it still falls, and a batch of
-# equally long texts has no padding.
+# nothing to attend to. The loss may not show this mistake: it still falls, and a batch of equally long texts has no
+# padding. Only a NaN would show it.
 #
 # Wherever a mask is False, the scaled score becomes minus infinity, so the weight becomes 0. Here are both masks, the
 # hidden entries in grey. In the lower row the sentence is *dog bites*, with padding, here $(1, 1, 0)$; any vector would
@@ -1485,8 +1484,8 @@ for name, version in versions.items():
 #   equal weights and equal outputs. In *dog bites dog* both dogs receive the same, although one bites and the other is
 #   bitten.
 # - **Can attention count?** It gives shares, because weights sum to 1. Without a mask or positions, a sentence written
-#   twice changes no word's output. A count needs a comparison: beside one marker with the same score, $n$ dogs together
-#   get $n / (n + 1)$ of the weight that they and the marker share.
+#   twice changes no word's output. To count, add one extra token, a marker, that scores as high as a dog. Then $n$ dogs
+#   together get $n / (n + 1)$ of the weight that they share with it, and this share reveals $n$.
 # - **What if $W_Q$ and $W_K$ are swapped?** The scores are transposed: *bites* gives *man* 2 instead of 4. No shape
 #   shows it, because both matrices are $(D, d_k)$; a row worked out by hand does. Before training a swap is harmless,
 #   if both are drawn at random in the same way.

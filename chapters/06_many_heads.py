@@ -145,7 +145,8 @@ plt.show()
 # nouns fill more than 8 numbers, two heads of width 8 [lose some, too](#what-if-nouns-fill-more-than-half-of-a-word).)
 #
 # And the verb above? With *dog* and *man* alone, one head with the weights $\tfrac23$ and $\tfrac13$ would do, because
-# only a few pairs are possible, and no two of them have the same average.
+# only a few pairs are possible, and no two of them have the same average (to tell them apart takes a later part that is
+# not linear).
 
 # %% [markdown]
 # ## The definition
@@ -153,8 +154,9 @@ plt.show()
 # There are $H$ heads. Each has its own three **projections**, matrices of shape $(D, d_k)$. All of them have $D$ rows,
 # so every head reads the whole word. The **head dimension** (`head_dim` in much code) is by convention $d_k = D / H$,
 # so $D$ must be divisible by $H$. A head divides its scores by $\sqrt{d_k}$, [not by
-# $\sqrt D$](03_softmax.ipynb#which-d-is-under-the-root). Head $h$ computes attention with its own three matrices, and
-# the layer sets all heads side by side and multiplies by one more matrix:
+# $\sqrt D$](03_softmax.ipynb#which-d-is-under-the-root), because each score is a sum of $d_k$ products. Head $h$
+# computes attention with its own three matrices, and the layer sets all heads side by side and multiplies by one more
+# matrix:
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
@@ -899,8 +901,8 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # Does head 3 find out who bit? It seems to: *bit* gives *dog* 1.00 in *the dog bit the man*, and *man* 1.00 in *the man
 # bit the dog*. But only because the biter is the word before: in *the dog that bit the man ran*, *bit* looks at *that*.
-# In the first two sentences head 11, for example, hardly depends on the order: *bit* gives *dog* 0.31 in one and 0.28
-# in the other.
+# Head 11, for example, hardly cares who bites in *the dog bit the man* and *the man bit the dog*: *bit* gives *dog*
+# 0.31 in one and 0.28 in the other.
 
 # %% tags=["proof"]
 for text, biter, of_dog in (
@@ -1263,12 +1265,12 @@ plt.show()
 #
 # ### Could one head escape by other means?
 #
-# - *Could its weights depend on the nouns themselves?* Yes. If a matrix reads off what arrives, and the weights are
-#   nearly equal, that gains one number. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores
-#   differ by $q \cdot (k_a - k_b)$. An average with nearly equal weights loses this number, but the weights carry it.
-#   Let one entry of the values be 1 for the first word, 0 for the verb and −1 for the last: its blend is the first
-#   noun's weight minus the last's. So with nouns of six numbers 6 + 1 of 12 arrive, and 5 are lost, 0.417, instead of
-#   half. Where the head's keys see the positions only, it misses half.
+# - *Could its weights depend on the nouns themselves?* Yes. That gains one number, if the weights are nearly equal and
+#   a matrix reads off what arrives. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores differ by
+#   $q \cdot (k_a - k_b)$. The average has lost this number, but the weights still show it. Let one entry of the values
+#   be 1 for the first word, 0 for the verb and −1 for the last: its blend is the first noun's weight minus the last's.
+#   So with nouns of six numbers 6 + 1 of 12 arrive, and 5 are lost, 0.417, instead of half. Where the head's keys see
+#   the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into different numbers from those of the last noun?* Not in the first layer.
 #   The matrix is the same for every word, and a position is only added, so both nouns are written into the same
 #   numbers.
@@ -1397,12 +1399,13 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 #
 # Can heads be removed? Michel and others removed heads one at a time from a trained translation model: of the 96 heads
 # in its encoder, only 8 changed the BLEU score significantly when removed, four of them for the better. That does not
-# mean that one would be enough everywhere: each was removed while the others stayed, and these may do its work. Some
-# layers, they found, can be cut to a single head, while cross-attention depends more on having several. Many can be
-# removed together: Voita and others pruned 38 of the 48 heads in a translation model's encoder, while training it
-# further, and lost 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them
-# ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)). So pruning shows what the *trained*
-# model can do without. A head that can be removed afterwards may still have helped training to get there.
+# mean that one would be enough everywhere: each was removed while the others stayed, and these may do its work. So a
+# head that can be removed alone need not be idle, and removing several at once can do harm. Some layers, they found,
+# can be cut to a single head, while cross-attention depends more on having several. Many can be removed together: Voita
+# and others pruned 38 of the 48 heads in a translation model's encoder, while training it further, and lost 0.15 BLEU.
+# Yet models built with few heads from the start did worse than models pruned down to them ([Behnke and Heafield,
+# 2020](https://aclanthology.org/2020.emnlp-main.211/)). So pruning shows what the *trained* model can do without. A
+# head that can be removed afterwards may still have helped training to get there.
 
 # %% [markdown]
 # ### Break it: merged without the swap

@@ -964,7 +964,7 @@ plt.show()
 # learns which of them was asked for. The best such bet that its linear maps can make costs 1.58
 # ([why](#why-does-the-best-bet-cost-that-much)).
 #
-# Which check finds the reason?
+# The reason:
 
 # %%
 dead = [n for n, p in cut.named_parameters() if p.grad is None or not p.grad.any()]
@@ -1005,8 +1005,8 @@ assert all(
 )
 
 # %% [markdown]
-# (Of these four, the bias $b$ of $W_K$ is no evidence of a cut: it adds the same number, $q \cdot b$, to all scores of a
-# query $q$, which changes no weight, so its gradient is 0 in a healthy model, too.)
+# (Of these four, the bias $b$ of $W_K$ is no evidence of a cut: it adds the same number, $q \cdot b$, to all scores of
+# a query $q$, which changes no weight, so its gradient is 0, up to rounding, in a healthy model, too.)
 #
 # Four checks take only seconds each. Do them before any long training. The cut model passes two of them:
 #
@@ -1686,7 +1686,7 @@ assert largest > 0.98
 #   weights that two models compute, and not their matrices.
 # - **Does a masked key still learn?** Not from queries that may not attend to it: the weight 0 is a factor of its
 #   score's and its value's gradient. From all others it does, since the gradients of all uses add up. So only a key
-#   that is masked for every query gets none.
+#   that is masked for every query gets none. (In self-attention its word can still learn as a query.)
 # - **What do `detach()`, `no_grad()` and `model.eval()` each switch off?** `detach()` cuts the record at one tensor;
 #   `no_grad()` records nothing inside its block. `model.eval()` leaves the record alone, and sets layers such as
 #   dropout ([chapter 8](08_encoder.ipynb#the-encoder-layer)) to their behaviour outside training. A test wants the last

@@ -292,7 +292,7 @@ assert 1.2 < arrives["with the sums"] < 1.6 and 2e-8 < arrives["without"] < 4e-8
 
 # %% [markdown]
 # Without the sums it vanishes, because each of these networks shrinks it about fourfold. Larger initial weights could
-# balance that. With the sums one path always keeps it, though the whole gradient can
+# balance that. With the sums one term always keeps it, though the whole gradient can
 # [grow](#how-do-size-and-gradient-change-with-the-layer).
 #
 # The price of the sums: the stream can grow from layer to layer. Call the root mean square (RMS) of a vector's entries
@@ -306,7 +306,7 @@ assert 1.2 < arrives["with the sums"] < 1.6 and 2e-8 < arrives["without"] < 4e-8
 # **Layer normalisation** takes one token's vector, subtracts the mean of its entries, and divides by their standard
 # deviation. $(2, 4, 4, 10)$ has the mean 5; subtract it: $(-3, -1, -1, 5)$. The mean of the squares is
 # $(9 + 1 + 1 + 25) / 4 = 9$, its square root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$. Ten times as much plus
-# 1, $(21, 41, 41, 101)$, gives the same result: offset and scale no longer matter.
+# 1, $(21, 41, 41, 101)$, gives the same result: offset and (positive) scale no longer matter.
 #
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
@@ -435,10 +435,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## The encoder layer
 #
-# Here is the layer as a module, in both orders. The attention is [chapter 7's](07_learning.ipynb), which returns a
-# pair: the result, and the weights if asked for. One thing is new: what a sublayer returns passes through **dropout**.
-# In training it sets each number to 0 with a small probability, so that nothing can rely on a single one, and enlarges
-# the others to keep the mean. Outside training it is off; left on, it makes answers vary.
+# Here is the layer, in both orders. The attention is [chapter 7's](07_learning.ipynb), which returns a pair: the
+# result, and the weights if asked for. One thing is new: what a sublayer returns passes through **dropout**. In
+# training it sets each number to 0 with a small probability, so that nothing can rely on a single one, and enlarges the
+# others to keep the mean. Outside training it is off; left on, it makes answers vary.
 
 # %%
 from dotformer.attention import MultiHeadAttention
@@ -469,8 +469,8 @@ class PlainLayer(nn.Module):
 print(tuple(PlainLayer(16, 4, 32)(torch.randn(2, 7, 16)).shape))  # (B, T, D)
 
 # %% [markdown]
-# PyTorch has the same layer, with more dropout: `nn.TransformerEncoderLayer`. Do the two agree? `copy_parameters`,
-# folded, gives them the same parameters.
+# PyTorch has the same layer, with more dropout: `nn.TransformerEncoderLayer`. `copy_parameters`, folded, gives the two
+# the same parameters.
 
 
 # %% PyTorch's parameters into ours tags=["hide-input"]
@@ -892,7 +892,7 @@ for norm_first in (False, True):
 # ## What is each part for? Leave it out
 #
 # Does the encoder need all its parts? Take one away, train what is left, and see what it no longer learns in the same
-# time: an **ablation**. There are two tasks on twelve random digits:
+# time: an **ablation**. Two tasks on twelve random digits:
 #
 # - *Reverse*: output the digits backwards. 3 1 4 becomes 4 1 3.
 # - *Add*: to each digit add the one at the mirrored position, and keep the last digit of the sum. 3 1 4 becomes 7 2 7.
@@ -1175,11 +1175,12 @@ show_stacks(
 # tenth over these 24 layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them.
 # Write a word as $c + w$, what is common to all and what is its own, and let $c$ have size 1. Attention adds another
 # common vector. $W_V$ and $W_O$ keep sizes, so that vector has size 1, too. Then the new common part has size
-# $\sqrt 2$, because the matrices are random, and random vectors are nearly at right angles. The word's own part is
-# still $w$, so its share has fallen by a factor of $\sqrt 2$. From then on this happens in every layer of post-norm and
-# of *added*: post-norm scales the stream back to the size of what is added, and in *added* what is added grows with the
-# stream. In pre-norm attention reads a normalised copy. So it goes on adding vectors of size 1 while the stream grows,
-# and each layer lowers the share by less than the one before ([in numbers](#how-fast-do-words-become-alike)).
+# $\sqrt 2$, because random vectors are nearly at right angles. The word's own part is still $w$, so its share has
+# fallen by a factor of $\sqrt 2$. This repeats in every layer. Post-norm divides everything, $w$ too, by $\sqrt 2$, and
+# adds a vector of size 1 again. In *added* the next attention reads a stream of size $\sqrt 2$, so it adds as much.
+# Either way the share falls by $\sqrt 2$ again. In pre-norm attention reads a normalised copy. So it goes on adding
+# vectors of size 1 while the stream grows, and each layer lowers the share by less than the one before ([in
+# numbers](#how-fast-do-words-become-alike)).
 #
 # Why does the collapse matter? Equal vectors at the top give the same answer at every position. And attention has
 # nothing to choose: if two words have the same value $v$, a query receives $a v + (1 - a) v = v$, whatever weights $a$

@@ -94,8 +94,8 @@ plt.show()
 #
 # The right half is the decoder. Its layers differ from the encoder's in two ways: their self-attention is masked, so
 # that no word sees a later one, and a second attention, the *cross-attention*, looks at the memory. (Most chat models
-# have only the right half, without cross-attention, because a conversation grows, and has no fixed input. Two halves
-# suit an input that is complete before the answer begins, such as a sentence to translate:
+# have only the right half, without cross-attention, partly because a conversation grows, and has no fixed input. Two
+# halves suit an input that is complete before the answer begins, such as a sentence to translate:
 # [more](#with-one-stack-or-two).)
 #
 # At each position, a linear map at the top of the decoder gives every token of the vocabulary a number, its **logit**.
@@ -153,8 +153,8 @@ plt.show()
 # Two masks are needed, both from chapter 4. A mask sets the scores of hidden words to minus infinity, so that their
 # weights are 0. In this book, **True means: may attend**.
 #
-# - The **causal mask** is about order. Row $t$ is true up to column $t$. Its shape is $(T, T)$, queries by keys, and it
-#   is the same for every sentence.
+# - The **causal mask** is about order. Row $t$ is true up to column $t$, so no row is empty: even row 0 may see
+#   `<bos>`. Its shape is $(T, T)$, queries by keys, and it is the same for every sentence.
 # - The *padding mask* says which tokens are real. Shorter sentences of a batch are filled up with `<pad>`, which
 #   means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
 #   $(B, 1, 1, S)$ for the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
@@ -532,9 +532,9 @@ class OneScreen(nn.Module):
 #
 # The final vector comes out of a norm, so its entries have standard deviation 1. If those of the embeddings had 1, too,
 # a logit, as a sum of $D$ products of random sign, would start with a spread of $\sqrt D$, 23 for $D = 512$, and the
-# untrained model would be sure of some random word. So they start with standard deviation $1 / \sqrt D$, and the logits
-# with 1. At the input `stack` multiplies them by $\sqrt D$, because beside the positions they would hardly count
-# ([chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors)).
+# untrained model would be sure of some random word. So the embeddings start with standard deviation $1 / \sqrt D$,
+# which gives logits of 1. At the input such short vectors would hardly count beside the positions, so `stack`
+# multiplies them by $\sqrt D$ ([chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors)).
 #
 # Look at two things before any training: the shape of the logits and the first loss. They find wrong sizes and a wrong
 # initialisation. The only wrong mask they find is one that leaves a row nothing to see, because then the loss is NaN.
@@ -623,11 +623,11 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # ### What is given, and what is wanted
 #
 # The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
-# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer `<eos>` is an input,
-# too, where padding is wanted. The loss skips such positions: padding is easy to predict, and would lower the mean
-# though no word got better. So `<eos>` must not share padding's number: it would be skipped, too, and the model would
-# never learn to stop.) The decoder is thus given the wanted words, *shifted right* by one, even where it would have
-# written others: that is **teacher forcing**.
+# `answers[:, 1:]`, the rows without their first: **next-token prediction**. In shorter answers `<eos>` and `<pad>` are
+# inputs, too, and `<pad>` is wanted there. The loss skips these positions, because padding is easy to predict, and
+# would lower the mean though no word got better. So `<eos>` must not share padding's number: it would be skipped, too,
+# and the model would never learn to stop. The decoder is thus given the wanted words, *shifted right* by one, even
+# where it would have written others: that is **teacher forcing**.
 #
 # Each word has a loss of its own. What does their average say about the whole answer? Suppose that the softmax gives
 # the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of a
@@ -772,9 +772,10 @@ assert share_right(wide, unseen) > 0.95
 # ## One question, followed to its answer
 #
 # At `<bos>` the model must choose the first word of its answer to *Hi, how are you?* What does it read from the
-# question? Look at one head of the last decoder layer: the first of its cross-attention, with $d_k = 8$. (Not layer 1:
-# there the query of `<bos>` is always the same. What it reads there is added to it, so in layer 2 its query depends on
-# the question.) In the picture, *value[0]* is the first of a value's 8 numbers:
+# question? Look at one head of the last decoder layer: the first of its cross-attention, with $d_k = 8$. (Why not layer
+# 1? Before its cross-attention `<bos>` has seen nothing of the question, so its query is always the same. What it
+# fetches is added to its vector, so in layer 2 its query depends on the question.) In the picture, *value[0]* is the
+# first of a value's 8 numbers:
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -903,8 +904,8 @@ with torch.no_grad():
 # need not be computed again. Nor need those of the memory, which does not change while the model writes. Keeping both
 # is the **key-value cache** of [chapter 12](12_generation.ipynb).
 #
-# The mask stays on in writing, too, because without it earlier words would get vectors that mix in later words, which
-# training never showed.
+# The mask stays on in writing, too (with a cache only the newest word asks, which may see all before it), because
+# without it earlier words would get vectors that mix in later words, which training never showed.
 
 
 # %% tags=["quiz"]
@@ -2068,7 +2069,7 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 
 # %% [markdown]
 # The losses give hardly any warning: all but one are 0.003, as in the correct model. One comparison finds all nine: a
-# correct model with the same parameters returns different logits.
+# correct model with the same parameters returns different logits, if both modes and padded questions are tried.
 #
 # **Five see the future**, in training too. (One layer without the mask would be enough: its rows pass what they have
 # seen on to all layers above.) With the right words given, even held-out questions look solved. Without a mask, or with

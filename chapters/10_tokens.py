@@ -644,12 +644,12 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # Each merge makes texts shorter, so the layers have fewer positions to compute. But each merge has two costs. First, it
 # adds a row to the embedding table and a logit at every position. With embeddings of width 512, 32,000 more tokens cost
-# 16.4 million parameters, and as many again for an output layer that does not share the embeddings. Second, later
-# merges join rarer pairs, because each takes the most frequent that is left: by hand the counts were 12, 9, 5, 3. So
-# each usually saves less than the last. And an early token can become rare, too: after the four merges no *ea* is left
-# by itself. We call a token *rare* if the training text uses it fewer than 100 times. The model sees few examples of
-# such a token, which stays **undertrained**. (Tokens that a model hardly met in training, *glitch tokens*, have caused
-# odd answers in large models.)
+# 16.4 million parameters, and as many again for an output layer that does not share the embeddings. Second, tokens get
+# rarer, and a rare token is learned badly. Each merge takes the most frequent pair that is left (by hand 12, 9, 5, 3),
+# so later ones save less. And an early token can become rare, too: after the four merges no *ea* is left by itself. We
+# call a token *rare* if the training text uses it fewer than 100 times. The model sees few examples of such a token,
+# which stays **undertrained**. (Tokens that a model hardly met in training, *glitch tokens*, have caused odd answers in
+# large models.)
 #
 # **Fertility**, the average number of tokens per word, shows how far texts have shrunk. On held-out captions, a word
 # being what stands between two spaces:
@@ -1329,7 +1329,7 @@ assert on_running.encode(running[2000]) != without.encode(running[2000]).ids
 #
 # - **Is the tokenizer trained together with the model?** With BPE, no: the merges are found by counting, before the
 #   model is trained, and then stay fixed. A cut is made or not made, so it has no derivative, and no gradient of the
-#   loss can improve it.
+#   loss reaches it.
 # - **How many tokens does a text have, roughly?** In English, with OpenAI's tokenizers, about 100 for 75 words, or one
 #   for four characters ([OpenAI](https://help.openai.com/en/articles/4936856-what-are-tokens-and-how-to-count-them)).
 #   Code and other languages often take more, because their subwords are rarer in the tokenizer's training text.

@@ -1815,7 +1815,7 @@ for name, perplexity in [("the chapter's", 1.111), ("no smoothing", 1.0)]:
 #   usually worse, and two passes over one text disagree, which is how to notice it. Without `train()` after a
 #   validation, dropout stays off, and its protection against overfitting is lost.
 # - **Adam adapts its steps. Why does it need a schedule?** Adam divides out the gradient's size, so its steps need not
-#   shrink where gradients do. If all become ten times smaller and stay so, its steps are as long as before after some
+#   shrink where gradients do. If all become ten times smaller and stay so, its steps are as long as before after a few
 #   hundred steps (with $\beta_2 = 0.98$). Only a lower learning rate reliably shortens them.
 # - **How long should a warm-up be?** Try about $2 / (1 - \beta_2)$ steps: 100 for 0.98, and 2,000 for 0.999 ([Ma and
 #   Yarats, 2021](https://arxiv.org/abs/1910.04209)). By then the weights in $v$ sum to more than 0.86, so it rests on
@@ -1824,8 +1824,8 @@ for name, perplexity in [("the chapter's", 1.111), ("no smoothing", 1.0)]:
 #   gradients grow. If they go from a steady 1 to a steady 100, the tenth step with 100 is 1.5 learning rates long with
 #   0.98, but 6.5 with 0.999, because $\sqrt v$ has only reached 10.
 # - **At which limit should gradients be clipped?** Often at 1.0, as for GPT-3 ([Brown and others,
-#   2020](https://arxiv.org/abs/2005.14165)). But norms depend on the model and on the loss. So log them unclipped for
-#   some hundred steps, and set the limit a little above what most steps reach: then only outliers are shortened.
+#   2020](https://arxiv.org/abs/2005.14165)). But norms depend on the model and on the loss. So log them unclipped for a
+#   few hundred steps, and set the limit a little above what most steps reach: then only outliers are shortened.
 # - **Must the data be shuffled anew in every epoch?** They should be. In a fixed order a sentence always shares its
 #   batch with the same others, so the ways in which each batch's gradient deviates from that of all data return in
 #   every epoch. In new batches they vary, and average out better.

@@ -164,7 +164,7 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # By its sum the short one wins. By its score the long one wins: a negative sum divided by a larger number comes closer
 # to 0, so long hypotheses gain, the more so the larger $\alpha$ is. With $\alpha = 0$ the score is the plain sum.
 #
-# A trained model gives every token some probability, so it may never choose `<eos>`, and a maximum length is needed.
+# Nothing forces a trained model ever to choose `<eos>`, so a maximum length is needed.
 
 # %% [markdown]
 # ## Should one search harder?
@@ -516,10 +516,10 @@ assert np.allclose(
 # %% [markdown]
 # The beam gets a few more numbers right with every seed, but the decoder has four times as many rows to compute.
 #
-# Is a wrong output the fault of the search or of the model? If the right sentence scores higher than the one that was
-# written, the search has failed. If it scores lower, a better search cannot help: it could only find sentences that
-# score higher still. Here are an output of the first model that the beam repairs, and one that it breaks, with the
-# beam's two best hypotheses and their scores:
+# Is a wrong output the fault of the search or of the model? Where one sentence is right, as here, the scores tell. If
+# the right sentence scores higher than the one that was written, the search has failed. If it scores lower, a better
+# search cannot help: it could only find sentences that score higher still. Here are an output of the first model that
+# the beam repairs, and one that it breaks, with the beam's two best hypotheses and their scores:
 
 
 # %% one repaired by beam search, one broken tags=["hide-input"]
