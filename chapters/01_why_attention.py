@@ -80,8 +80,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 
 # %% [markdown]
 # An eighth is left. Starting from $h_0 = 0$, $h_4 = x_4 + 0.5 \, x_3 + 0.25 \, x_2 + 0.125 \, x_1$. The word $k$ steps
-# back has the factor $0.5^k$, and that factor is its influence (with 0.9 in place of 0.5, $0.9^{20} = 0.12$ is left
-# after 20 steps): $\partial h_4 / \partial x_{4-k} = 0.5^k$.
+# back has the factor $0.5^k$, and that factor is its influence: $\partial h_4 / \partial x_{4-k} = 0.5^k$. (With 0.9 in
+# place of 0.5, $0.9^{20} = 0.12$ is left after 20 steps.)
 #
 # Why not multiply by 1? Then nothing fades, but after a thousand words the state is the sum of all thousand, and no
 # single one can be read off. Whatever the factor, one number of limited precision cannot hold a thousand: a memory of
@@ -126,8 +126,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # | $g$ | **candidate** | what is new | $\tanh(x W_x + h W_h + b)$ |
 #
 # A **gate** is a vector of numbers between 0 and 1, since $\sigma(z) = 1 / (1 + e^{-z})$ always lies there. (The
-# **GRU** is a smaller relative, with two gates and no second state. Its state is such a sum, too: with a gate $z$ near
-# 1, $h' = z \odot h + (1 - z) \odot g$ keeps nearly all.) Here is the whole cell as a picture:
+# **GRU** is a smaller relative, with two gates and no second state. Its $h' = u \odot h + (1 - u) \odot g$ is a sum
+# like $c'$: with the gate $u$ near 1 it keeps nearly all of $h$.) Here is the whole cell as a picture:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "An LSTM cell. Along the top the cell state c goes from left to right: it is multiplied by the forget gate f, then the input gate times the candidate, i times g, is added, and it leaves as c prime. Below, the word x and the hidden state h enter a box that computes f, i, g and o. From the new cell state a line goes down through tanh and a multiplication by o, and leaves as the new hidden state h prime."}}
 from classroom.diagram import Diagram
@@ -386,11 +386,11 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 #
 # Influence decides what is learned easily. Training moves each parameter against the *gradient*, the derivative of the
 # error. A parameter serves at every step, so its gradient is a sum with a term for each step (*backpropagation through
-# time*). Say that the error depends only on the last state. Its effect at the step $k$ back reaches the error only
-# through the states after it. So the term of that step contains the chain of their Jacobians. If this chain has shrunk
-# to $10^{-6}$, the term is next to nothing beside the others, and training hardly responds to that step: the
-# **vanishing gradient**. It made plain networks hard to train on **long-range dependencies**, where the right answer
-# depends on a word far back. The LSTM was invented to overcome it.
+# time*). Say that the error depends only on the last state. What the parameter did $k$ steps back reaches the error
+# only through the states from there on. So the term of that step contains the chain of Jacobians from there on. If this
+# chain has shrunk to $10^{-6}$, the term is next to nothing beside the others, and training hardly responds to that
+# step: the **vanishing gradient**. It made plain networks hard to train on **long-range dependencies**, where the right
+# answer depends on a word far back. The LSTM was invented to overcome it.
 #
 # Where each step multiplies by more than 1, the gradient grows instead. Fifty factors of 0.9 leave half a percent, but
 # fifty of 1.1 make 117: this is the **exploding gradient**. In training the loss can then leap up or become NaN (*not a

@@ -330,8 +330,8 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # Now tea is most like itself.
 #
 # One trap: a vector of zeros, such as that of *pays* above, has no direction, and so no cosine. Divided by its length
-# it would be 0/0, which is NaN (*not a number*), so `normalize` raises an error for it. (Libraries often add a tiny
-# $\epsilon$ to the lengths, and then the cosine comes out as 0.)
+# it would be 0/0, which is NaN (*not a number*), so `normalize` raises an error for it. (Libraries often divide by a
+# tiny $\epsilon$ instead, and then the cosine comes out as 0.)
 #
 # ### Dot product or cosine: which does a transformer use?
 #
@@ -379,7 +379,7 @@ plt.show()
 # for costs nothing, so a key that matches everything, such as $(9, 9, 9)$, can win too often: it scores 18 for *every*
 # query with one 2 and zeros elsewhere. Training can shorten such a key, and lengthen one that is often worth finding.
 # Dot products have no upper limit, so one key can get nearly all of the blend, which can stop learning; cosines lie
-# between $-1$ and 1, so without a factor one key gets at most 7.4 times another's share ([chapter
+# between $-1$ and 1, so without a factor one key gets at most $e^2 = 7.4$ times another's share ([chapter
 # 3](03_softmax.ipynb#short-answers)). Some models normalise queries and keys and learn the factor (*QK-norm*, [chapter
 # 19](19_modern.ipynb)).
 
@@ -534,7 +534,7 @@ for word in ("tea", "debts", "python"):
 # | | cosine |
 # |---|---|
 # | two words drawn at random: typical size (RMS) | 0.07 |
-# | a made-up vector (random, with the words' mean and covariance) and its nearest of the 21,000 words: mean | 0.29 |
+# | a made-up vector (random, with the words' mean and spread) and its nearest of the 21,000 words: mean | 0.29 |
 # | a word, and the nearest other word: median | 0.58 |
 #
 # If you have chosen a pair beforehand, compare with random pairs. If you have found it by a search, compare with what

@@ -165,10 +165,10 @@ weights, _ = look_up("the snake shed its skin", "its", itself=False)
 assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 
 # %% [markdown]
-# Other weights would hardly help, because they blend the same vectors. *Import* implies *programming*, but its vector
-# points elsewhere. But a matrix can turn [the one into the other](#and-python) before it is handed over. So this
-# chapter adds three matrices, the same for every word, which training can change. One decides what a word hands over.
-# The other two decide which words are chosen, because similarity is a poor way to choose, as you will see next.
+# Other weights would hardly help, because they blend the same vectors. The vector of *import*, which implies
+# *programming*, points elsewhere. But a matrix can turn [the one into the other](#and-python) before it is handed over.
+# So this chapter adds three matrices, the same for every word, which training can change. One decides what a word hands
+# over. The other two decide which words are chosen, because similarity is a poor way to choose, as you will see next.
 #
 # ## Queries, keys and values
 #
@@ -610,8 +610,8 @@ quiz.number(
 # is not hidden. It, too, may attend to the real words, because a row with nothing to attend to would cause trouble
 # ([below](#a-row-with-nothing-to-attend-to)). If you hid the padding token's row instead of its column, the real words
 # would still give it weight, so their outputs would change with the amount of padding, and its own row would have
-# nothing to attend to. The loss may not show this mistake: it still falls, and a batch of equally long texts has no
-# padding. Only a NaN would show it.
+# nothing to attend to. Unless that row becomes NaN, the loss may not show this mistake: it still falls, and a batch of
+# equally long texts has no padding.
 #
 # Wherever a mask is False, the scaled score becomes minus infinity, so the weight becomes 0. Here are both masks, the
 # hidden entries in grey. In the lower row the sentence is *dog bites*, with padding, here $(1, 1, 0)$; any vector would

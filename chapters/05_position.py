@@ -1180,9 +1180,9 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # Later encodings also point out of this subspace, in directions in which $A$ has hardly changed. Is that the cause?
 # Project each encoding onto the 12 dimensions, and train on all 48 positions (3,000 steps from $A = 0$): now $A$ is
 # right at every one of them, so a solution exists there. But after 3,000 steps on only the first 24 positions,
-# projected or not, every later one is wrong. So those directions are not the whole cause. Within the 12 dimensions a
-# solution exists, but the first 24 positions do not single it out. Width 32 succeeds with the same 24, which fits [our
-# explanation](#could-the-encoding-be-learned).
+# projected or not, every later one is wrong. So those directions are not the whole cause: even within the 12
+# dimensions, training on the first 24 positions did not find the solution. Width 32 succeeds with the same 24, which
+# fits [our explanation](#could-the-encoding-be-learned).
 #
 # Below, *outside* is the share of the squared length of encodings 24 to 47 that lies outside the subspace. *Trained on
 # 24* is the chapter's experiment, 500 steps at its best learning rate. The last column is another, with 3,000 steps at

@@ -145,8 +145,7 @@ plt.show()
 # nouns fill more than 8 numbers, two heads of width 8 [lose some, too](#what-if-nouns-fill-more-than-half-of-a-word).)
 #
 # And the verb above? With *dog* and *man* alone, one head with the weights $\tfrac23$ and $\tfrac13$ would do, because
-# only a few pairs are possible, and no two of them have the same average (to tell them apart takes a later part that is
-# not linear).
+# only a few pairs are possible, and no two of them have the same average.
 
 # %% [markdown]
 # ## The definition

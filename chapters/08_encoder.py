@@ -1175,10 +1175,10 @@ show_stacks(
 # tenth over these 24 layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them.
 # Write a word as $c + w$, what is common to all and what is its own, and let $c$ have size 1. Attention adds another
 # common vector. $W_V$ and $W_O$ keep sizes, so that vector has size 1, too. Then the new common part has size
-# $\sqrt 2$, because random vectors are nearly at right angles. The word's own part is still $w$, so its share has
-# fallen by a factor of $\sqrt 2$. This repeats in every layer. Post-norm divides everything, $w$ too, by $\sqrt 2$, and
-# adds a vector of size 1 again. In *added* the next attention reads a stream of size $\sqrt 2$, so it adds as much.
-# Either way the share falls by $\sqrt 2$ again. In pre-norm attention reads a normalised copy. So it goes on adding
+# $\sqrt 2$, because random matrices turn it nearly at right angles to $c$. The word's own part is still $w$, so its
+# share has fallen by a factor of $\sqrt 2$. This repeats in every layer. Post-norm divides everything, $w$ too, by
+# $\sqrt 2$, and adds a vector of size 1 again. In *added* the next attention reads a stream of size $\sqrt 2$, so it
+# adds as much. Either way the share falls by $\sqrt 2$ again. In pre-norm attention reads a normalised copy. So it adds
 # vectors of size 1 while the stream grows, and each layer lowers the share by less than the one before ([in
 # numbers](#how-fast-do-words-become-alike)).
 #

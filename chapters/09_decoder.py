@@ -533,8 +533,8 @@ class OneScreen(nn.Module):
 # The final vector comes out of a norm, so its entries have standard deviation 1. If those of the embeddings had 1, too,
 # a logit, as a sum of $D$ products of random sign, would start with a spread of $\sqrt D$, 23 for $D = 512$, and the
 # untrained model would be sure of some random word. So the embeddings start with standard deviation $1 / \sqrt D$,
-# which gives logits of 1. At the input such short vectors would hardly count beside the positions, so `stack`
-# multiplies them by $\sqrt D$ ([chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors)).
+# which gives the logits standard deviation 1. At the input such short vectors would hardly count beside the positions,
+# so `stack` multiplies them by $\sqrt D$ ([chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors)).
 #
 # Look at two things before any training: the shape of the logits and the first loss. They find wrong sizes and a wrong
 # initialisation. The only wrong mask they find is one that leaves a row nothing to see, because then the loss is NaN.
@@ -626,8 +626,8 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # `answers[:, 1:]`, the rows without their first: **next-token prediction**. In shorter answers `<eos>` and `<pad>` are
 # inputs, too, and `<pad>` is wanted there. The loss skips these positions, because padding is easy to predict, and
 # would lower the mean though no word got better. So `<eos>` must not share padding's number: it would be skipped, too,
-# and the model would never learn to stop. The decoder is thus given the wanted words, *shifted right* by one, even
-# where it would have written others: that is **teacher forcing**.
+# and the model would never learn to stop. The decoder is given the wanted words, *shifted right* by one, even where it
+# would have written others: that is **teacher forcing**.
 #
 # Each word has a loss of its own. What does their average say about the whole answer? Suppose that the softmax gives
 # the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of a
@@ -904,8 +904,8 @@ with torch.no_grad():
 # need not be computed again. Nor need those of the memory, which does not change while the model writes. Keeping both
 # is the **key-value cache** of [chapter 12](12_generation.ipynb).
 #
-# The mask stays on in writing, too (with a cache only the newest word asks, which may see all before it), because
-# without it earlier words would get vectors that mix in later words, which training never showed.
+# The mask stays on in writing, too, because without it earlier words would get vectors that mix in later words, which
+# training never showed. (With a cache only the newest word asks, and it may see all, so no mask is needed.)
 
 
 # %% tags=["quiz"]

@@ -644,9 +644,9 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # Each merge makes texts shorter, so the layers have fewer positions to compute. But each merge has two costs. First, it
 # adds a row to the embedding table and a logit at every position. With embeddings of width 512, 32,000 more tokens cost
-# 16.4 million parameters, and as many again for an output layer that does not share the embeddings. Second, tokens get
-# rarer, and a rare token is learned badly. Each merge takes the most frequent pair that is left (by hand 12, 9, 5, 3),
-# so later ones save less. And an early token can become rare, too: after the four merges no *ea* is left by itself. We
+# 16.4 million parameters, and as many again for an output layer that does not share the embeddings. Second, later
+# tokens are rarer, because each merge takes the most frequent pair that is left (by hand 12, 9, 5, 3). So each usually
+# saves less than the last. And an early token can become rare, too: after the four merges no *ea* is left by itself. We
 # call a token *rare* if the training text uses it fewer than 100 times. The model sees few examples of such a token,
 # which stays **undertrained**. (Tokens that a model hardly met in training, *glitch tokens*, have caused odd answers in
 # large models.)

@@ -516,8 +516,8 @@ assert np.allclose(
 # %% [markdown]
 # The beam gets a few more numbers right with every seed, but the decoder has four times as many rows to compute.
 #
-# Is a wrong output the fault of the search or of the model? Where one sentence is right, as here, the scores tell. If
-# the right sentence scores higher than the one that was written, the search has failed. If it scores lower, a better
+# Is a wrong output the fault of the search or of the model? Where only one sentence is right, as here, the scores tell.
+# If the right sentence scores higher than the one that was written, the search has failed. If it scores lower, a better
 # search cannot help: it could only find sentences that score higher still. Here are an output of the first model that
 # the beam repairs, and one that it breaks, with the beam's two best hypotheses and their scores:
 
