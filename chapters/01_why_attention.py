@@ -387,10 +387,10 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # Influence decides what is learned easily. Training moves each parameter against the *gradient*, the derivative of the
 # error. A parameter serves at every step, so its gradient is a sum with a term for each step (*backpropagation through
 # time*). Say that the error depends only on the last state. What the parameter did $k$ steps back reaches the error
-# only through the states from there on. So the term of that step contains the chain of Jacobians from there on. If this
-# chain has shrunk to $10^{-6}$, the term is next to nothing beside the others, and training hardly responds to that
-# step: the **vanishing gradient**. It made plain networks hard to train on **long-range dependencies**, where the right
-# answer depends on a word far back. The LSTM was invented to overcome it.
+# only through the states from there on. So the term of that step contains the chain of their Jacobians. If this chain
+# has shrunk to $10^{-6}$, the term is next to nothing beside the others, and training hardly responds to that step: the
+# **vanishing gradient**. It made plain networks hard to train on **long-range dependencies**, where the right answer
+# depends on a word far back. The LSTM was invented to overcome it.
 #
 # Where each step multiplies by more than 1, the gradient grows instead. Fifty factors of 0.9 leave half a percent, but
 # fifty of 1.1 make 117: this is the **exploding gradient**. In training the loss can then leap up or become NaN (*not a
@@ -1307,4 +1307,5 @@ for size in (7, 32):  # as many sentences as words
 
 # %% tags=["proof"]
 assert 4 * (8 * 24 + 24 * 24 + 24) == 3168 == 4 * 792
-assert round(1.2**50, -2) == 9100 and round(0.99**1000, 5) == 0.00004
+assert round(0.9**20, 2) == 0.12 and round(1.2**50, -2) == 9100
+assert round(0.99**1000, 5) == 0.00004

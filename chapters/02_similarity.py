@@ -248,11 +248,10 @@ plt.show()
 # The **length** of an arrow, also called the (L2) **norm** or *magnitude* of its vector, comes from Pythagoras. It is
 # the root of the vector's dot product with itself: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
-# We have just seen the dot product mix agreement and length. To take them apart, we need the angle $\theta$ between
-# two arrows $a$ and $b$. However wide the vectors, two arrows lie in one plane and span a triangle, whose third side is
-# $a - b$. Compute the squared length of that side in two ways. First, it is the dot product of $a - b$ with itself. Its
-# brackets expand as with ordinary numbers, because the dot product distributes over sums and its factors may be
-# swapped:
+# The dot product mixes agreement and length. To take them apart, we need the angle $\theta$ between two arrows $a$ and
+# $b$. However wide the vectors, two arrows lie in one plane and span a triangle, whose third side is $a - b$. Compute
+# the squared length of that side in two ways. First, it is the dot product of $a - b$ with itself. Its brackets expand
+# as with ordinary numbers, because the dot product distributes over sums and its factors may be swapped:
 #
 # $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
@@ -630,8 +629,8 @@ plt.show()
 # matrix of all dot products of a set of vectors with each other, their **Gram matrix**, is always **symmetric**,
 # because $a \cdot b = b \cdot a$. For likeness, this symmetry is right; for a look-up, two things are wrong:
 #
-# - It is symmetric: if *hot* scores *coffee* high, *coffee* must score *hot* just as high. But *hot* should find the
-#   noun that it belongs to, and that noun need not ask for *hot*.
+# - It is symmetric: if *hot* scores *coffee* high, *coffee* must score *hot* as high. But *hot* should find the noun
+#   that it belongs to, and that noun need not ask for *hot*.
 # - Every word finds itself first, because the diagonal holds the squared lengths, here 1, and between vectors of length
 #   1 no dot product is larger. But a word should be able to take more from *others* than from itself.
 #

@@ -111,15 +111,15 @@ for t in (0, 1, 10, 100):
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
 # product.
 #
-# Smaller steps would only put that off, and there is a second fault. A verb may need the word just before it, somewhere
-# in the middle of a text. The index adds $t\,u$ to the input, with the fixed vector $u = (1, \dots, 1)$; smaller steps
-# only make $u$ shorter. The key becomes $x_t W_K + t\,(u W_K)$, and its score with a query $q$ gains $c\,t$, with the
-# same $c = q \cdot (u W_K)$ for every key. Plotted against $t$ that is a straight line, and a straight line is highest
-# at one of its ends. So among one query's scores a position in the middle never gains most.
+# Smaller steps would only put that off, and there is a second fault. A verb may need the word directly before it,
+# somewhere in the middle of a text. The index adds $t\,u$ to the input, with the fixed vector $u = (1, \dots, 1)$;
+# smaller steps only make $u$ shorter. The key becomes $x_t W_K + t\,(u W_K)$, and its score with a query $q$ gains
+# $c\,t$, with the same $c = q \cdot (u W_K)$ for every key. Plotted against $t$ that is a straight line, and a straight
+# line is highest at one of its ends. So among one query's scores a position in the middle never gains most.
 #
-# **The fraction of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40, so
-# "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
-# middle can gain most.
+# **The fraction of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of
+# 40, so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in
+# the middle can gain most.
 #
 # **One-hot** tells positions apart, but makes all of them equally far apart (the dot product of any two is 0), and a
 # code of 100 columns ends at position 99.

@@ -1492,7 +1492,7 @@ assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
 #   5](05_position.ipynb#other-ways-to-encode-the-distance)) subtracts a different multiple of the distance in each:
 #   with 8 heads ½, ¼, …, 1/256.
 # - **Does head 3 of the next layer continue this layer's head 3?** Not in particular. Through $W_O$ every head can
-#   write into all $D$ numbers, and every head of the next layer reads all $D$. So head 3 there may just as well use
+#   write into all $D$ numbers, and every head of the next layer reads all $D$. So head 3 there may equally well use
 #   what head 1 found here.
 # - **Does a term in the loss make heads differ?** Not in the transformer of 2017, which was trained only to predict its
 #   translations. Rewarding heads that differ has been tried, and was reported to improve translation ([Li and others,

@@ -1714,9 +1714,9 @@ assert largest > 0.98
 #   as long: in our run the loss fell slowly for about 100 steps, with nearly even weights for 80, and then suddenly. A
 #   plateau near $\ln k$ suggests that the model has narrowed the answer to $k$ candidates, and cannot yet choose among
 #   them.
-# - **What else cuts the record?** `.item()`, `.detach().numpy()` and a `no_grad()` block cut it just as silently.
-#   Compare parameters before and after a step, too: those behind a cut have not moved, so for a fixed input the
-#   attention weights stay as they were.
+# - **What else cuts the record?** `.item()`, `.detach().numpy()` and a `no_grad()` block cut it as silently. Compare
+#   parameters before and after a step, too: those behind a cut have not moved, so for a fixed input the attention
+#   weights stay as they were.
 
 # %% tags=["proof"]
 a, b = (torch.zeros((), requires_grad=True) for _ in range(2))

@@ -516,7 +516,7 @@ ours.norm1, ours.norm2 = ours.norm2, ours.norm1
 assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 0.3
 
 # %% [markdown]
-# The results agree (dropout was off). Easy to miss:
+# The results agree (dropout was off). Three pitfalls:
 #
 # - **The mask.** `src_key_padding_mask` is true where a token is *hidden*, the reverse of our `mask`.
 # - **The norms.** PyTorch's layers are post-norm unless you say `norm_first=True`, and its `nn.TransformerEncoder` has

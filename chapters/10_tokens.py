@@ -651,8 +651,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # which stays **undertrained**. (Tokens that a model hardly met in training, *glitch tokens*, have caused odd answers in
 # large models.)
 #
-# **Fertility**, the average number of tokens per word, shows how far texts have shrunk. On held-out captions, a word
-# being what stands between two spaces:
+# **Fertility**, the average number of tokens per word, shows how far texts have shrunk. On held-out captions, with
+# words cut at spaces:
 
 # %% tokens per word, and rare tokens tags=["hide-input"]
 print("            tokens per word                 share of merged")
@@ -1349,9 +1349,9 @@ assert on_running.encode(running[2000]) != without.encode(running[2000]).ids
 # - **Can texts that look the same get different tokens?** Yes: *ë* can be one character (bytes 195, 171) or *e* and a
 #   combining mark (101, 204, 136). Normalising the text first, to Unicode's form NFC, makes both the same, but then the
 #   second no longer comes back as it was.
-# - **Can I encode a text in parts and join the tokens?** Not if you cut just anywhere: *t* and *ea*, encoded apart,
-#   stay two tokens, but *tea* is one. With this chapter's pattern a cut between a visible character and the white space
-#   after it is safe, because no word of the pattern crosses it.
+# - **Can I encode a text in parts and join the tokens?** Not at every cut: *t* and *ea*, encoded apart, stay two
+#   tokens, but *tea* is one. With this chapter's pattern a cut between a visible character and the white space after it
+#   is safe, because no word of the pattern crosses it.
 # - **What if I add a token to a trained model?** It needs a row in the embedding table, and one in a separate output
 #   layer. Start with the mean of the old rows (and biases): with $V$ old tokens its first probability is at most
 #   $1/(V + 1)$, so the others hardly change ([Hewitt, 2021](https://nlp.stanford.edu/~johnhew/vocab-expansion.html)).

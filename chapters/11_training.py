@@ -1826,7 +1826,7 @@ for name, perplexity in [("the chapter's", 1.111), ("no smoothing", 1.0)]:
 # - **At which limit should gradients be clipped?** Often at 1.0, as for GPT-3 ([Brown and others,
 #   2020](https://arxiv.org/abs/2005.14165)). But norms depend on the model and on the loss. So log them unclipped for a
 #   few hundred steps, and set the limit a little above what most steps reach: then only outliers are shortened.
-# - **Must the data be shuffled anew in every epoch?** They should be. In a fixed order a sentence always shares its
+# - **Must the data be shuffled again in every epoch?** They should be. In a fixed order a sentence always shares its
 #   batch with the same others, so the ways in which each batch's gradient deviates from that of all data return in
 #   every epoch. In new batches they vary, and average out better.
 # - **Why is there usually no weight decay on biases and norms?** The usual reasons: they are few, so they can memorise
